@@ -1,0 +1,127 @@
+"""`status`: what is true now. Integers and strings only, rounded, so that it changes seldom."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from kvloop.api.v1alpha1.base import Model, list_map
+
+Percent = Annotated[str, Field(max_length=8, pattern=r"^([0-9]+%|)$")]
+
+
+class ConditionStatus(StrEnum):
+    """Truth of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class StatusCondition(Model):
+    """A standard Kubernetes condition."""
+
+    type: str = Field(max_length=316, description="Type of the condition.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    observed_generation: int = Field(ge=0, description="Generation of the spec that the condition was computed from.")
+    last_transition_time: str = Field(
+        description="When the status of the condition last changed.", json_schema_extra={"format": "date-time"}
+    )
+    reason: str = Field(max_length=1024, description="One CamelCase word.")
+    message: str = Field(max_length=32768, description="What it means and what to do.")
+
+
+class RoleStatus(Model):
+    """Pods of one role."""
+
+    desired: int = Field(0, description="Pods that there should be.")
+    ready: int = Field(0, description="Pods of any revision that are ready.")
+    updated: int = Field(0, description="Pods of the newest revision.")
+    summary: str = Field("", max_length=32, description="ready/desired, for kubectl get.")
+
+
+class RouterStatus(Model):
+    """Pods of the router."""
+
+    desired: int = Field(0, description="Pods that there should be.")
+    ready: int = Field(0, description="Pods that are ready.")
+    summary: str = Field("", max_length=32, description="ready/desired, for kubectl get.")
+
+
+class ResolvedStatus(Model):
+    """Values that the spec left to the operator."""
+
+    vllm_version: str | None = Field(None, max_length=64, description="vLLM version that was assumed.")
+    efa_devices_per_pod: dict[str, int] = Field(default_factory=dict, description="EFA devices of one pod, by role.")
+    gpus_per_pod: dict[str, int] = Field(default_factory=dict, description="Accelerators of one pod, by role.")
+    router_image: str | None = Field(None, max_length=1024, description="Router image in use.")
+
+
+class CountedReason(Model):
+    """How often something happened, by reason."""
+
+    reason: str = Field(max_length=64, description="Short word, as in the router's metrics.")
+    count: int = Field(description="Turns.")
+
+
+class FirstTokenStatus(Model):
+    """Time to the first token of one kind of turn, in milliseconds."""
+
+    turns: int = Field(0, description="Turns measured.")
+    p50_milliseconds: int = Field(0, description="Median.")
+    p95_milliseconds: int = Field(0, description="95th percentile.")
+
+
+class FirstTokensStatus(Model):
+    """Time to the first token by kind of turn."""
+
+    reused: FirstTokenStatus | None = Field(None, description="Follow-ups whose KV came back from decode.")
+    recomputed: FirstTokenStatus | None = Field(None, description="Follow-ups that prefill computed.")
+    holdout: FirstTokenStatus | None = Field(None, description="Follow-ups of conversations that never reuse.")
+
+
+class ReuseStatus(Model):
+    """How much KV came back, over the routers' window."""
+
+    window_seconds: int = Field(0, description="Length of the window.")
+    turns: int = Field(0, description="Turns in the window.")
+    follow_ups: int = Field(0, description="Turns that continued a conversation.")
+    reused_turns: int = Field(0, description="Follow-ups whose KV came back, wholly or in part.")
+    hit_percent: Percent = Field("", description="Reused tokens per prompt token of follow-ups.")
+    reused_tokens: int = Field(0, description="Prompt tokens of follow-ups whose KV came back.")
+    recomputed_tokens: int = Field(0, description="Prompt tokens of follow-ups that prefill computed.")
+    misses: list[CountedReason] = Field(
+        default_factory=list, description="Follow-ups without reuse, by reason.", json_schema_extra=list_map("reason")
+    )
+    not_eligible: list[CountedReason] = Field(
+        default_factory=list, description="Turns that cannot reuse, by reason.", json_schema_extra=list_map("reason")
+    )
+    first_token: FirstTokensStatus | None = Field(None, description="Time to the first token.")
+
+
+class RolloutStatus(Model):
+    """The rollout in progress, or the last one."""
+
+    revision: str = Field("", max_length=16, description="Newest revision.")
+    started_at: str | None = Field(
+        None, description="When its rollout began.", json_schema_extra={"format": "date-time"}
+    )
+    message: str = Field("", max_length=1024, description="Step in words.")
+
+
+class Status(Model):
+    """What is true now of a DisaggregatedInference."""
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that the status was computed from."
+    )
+    conditions: list[StatusCondition] = Field(
+        default_factory=list, max_length=16, description="Standard conditions.", json_schema_extra=list_map("type")
+    )
+    url: str | None = Field(None, max_length=1024, description="Where clients inside the cluster reach the router.")
+    prefill: RoleStatus = Field(default_factory=RoleStatus, description="Prefill pods.")
+    decode: RoleStatus = Field(default_factory=RoleStatus, description="Decode pods.")
+    router: RouterStatus = Field(default_factory=RouterStatus, description="Router pods.")
+    rollout: RolloutStatus | None = Field(None, description="Rollout in progress, or the last one.")
+    resolved: ResolvedStatus | None = Field(None, description="Values that the spec left to the operator.")
+    reuse: ReuseStatus | None = Field(None, description="How much KV came back.")
