@@ -1,11 +1,62 @@
-VENV := .venv
-BIN  := $(VENV)/bin
+# Two commands matter: `make demo` and `make test`. Each sets up all it needs on a fresh machine.
+# Downloads and builds are kept in KVLOOP_CACHE (by default ~/.cache/kvloop), keyed by version.
 
-.PHONY: venv
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON := $(BIN)/python
+ENGINE ?= sim
+TESTS  ?=
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo demo-down test test-pure lint generate verify bench images clean
+
+help:  ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
 venv: $(VENV)/.ready  ## Make the Python environment in .venv
 
 $(VENV)/.ready: pyproject.toml
-	python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
-	touch $@
+	@echo "==> Python environment"
+	@python3 -m venv $(VENV) || { echo "python3 -m venv failed: apt-get install --yes python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(BIN)/uv pip install --quiet --python $(PYTHON) --editable '.[dev]'
+	@touch $@
+
+demo: venv  ## From nothing to a conversation whose KV returns to prefill, on a real Kubernetes
+	@$(PYTHON) -m e2e.demo up
+
+demo-down: venv  ## Remove all that the demo made
+	@$(PYTHON) -m e2e.demo down
+
+test: lint verify  ## Every check and test; TESTS="-k name" or a path narrows it
+	@echo "==> tests"
+	@$(BIN)/pytest -p e2e.tiers $(TESTS)
+
+test-pure: venv  ## Only the tests that need no cluster
+	@$(BIN)/pytest -p e2e.tiers operator/tests $(TESTS)
+
+lint: venv  ## Format, style, types, import directions
+	@echo "==> lint"
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache 2>&1 | tail -n 3
+
+generate: venv  ## Write the CRD, the reference, the plain install and the golden files from their sources
+	@$(PYTHON) -m kvloop.api.generate
+	@$(PYTHON) -m e2e.generate
+
+verify: venv  ## Fail if anything generated is out of date
+	@echo "==> verify"
+	@$(PYTHON) -m kvloop.api.generate --check
+	@$(PYTHON) -m e2e.generate --check
+
+images: venv  ## Build the container images without a Docker engine
+	@$(PYTHON) -m e2e.images build
+
+bench: venv  ## Measure guard, router and operator; prints tables
+	@$(PYTHON) -m e2e.bench
+
+clean:  ## Remove what was made inside the repository (not the cache)
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
