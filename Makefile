@@ -7,6 +7,8 @@ PYTHON := $(BIN)/python
 ENGINE ?= sim
 TESTS  ?=
 export PYTHONUNBUFFERED := 1
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-down test test-pure lint generate verify bench images clean
