@@ -1,4 +1,4 @@
-"""Every label, annotation, port and container name, and every condition type and reason. No literal of these elsewhere."""
+"""Every label, annotation, port and container name, condition type and reason. No literal of these elsewhere."""
 
 from enum import StrEnum
 from typing import Final
@@ -29,6 +29,8 @@ APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 """Digest of the object as it was last applied; an equal digest means that nothing is written."""
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
 """On pod templates: digest of mounted content that is read at start only."""
+TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+"""On engine pod templates, and so on pods: digest of the template; a pod with another one is to be replaced."""
 
 # Containers and ports.
 ENGINE_CONTAINER: Final = "vllm"
