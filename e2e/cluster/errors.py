@@ -1,0 +1,5 @@
+"""What the cluster package raises."""
+
+
+class ClusterError(RuntimeError):
+    """Something the user can act on; the message says what to do, and the command line shows it without a traceback."""

@@ -1,0 +1,3 @@
+module kvloop.io/e2e/cluster/testpod
+
+go 1.25.0
