@@ -68,4 +68,4 @@ ROLES_SINCE: Final = (0, 24)
 
 KV_ROLE: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 LOAD_FAILURE_POLICY: Final = {Role.PREFILL: "fail", Role.DECODE: "recompute"}
-"""On P `recompute` hangs the request for ever and leaks its blocks (observed on vLLM 0.32.0), so P fails and the router retries."""
+"""On P `recompute` hangs the request for ever and leaks its blocks (vLLM 0.32.0), so P fails and the router retries."""

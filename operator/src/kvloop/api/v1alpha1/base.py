@@ -13,12 +13,31 @@ class Rule:
 
     `message` says what to do; `message_expression` (CEL) replaces it where the message must name the offending value.
     `field_path` is where kubectl shows the error, relative to the model, such as `.tensorParallelSize`.
+
+    On a model that is a field's default, `rule` must hold for `{}` too, where no other default is filled in yet: the
+    API server checks it so when the CRD is installed.
     """
 
     rule: str
     message: str
     message_expression: str | None = None
     field_path: str | None = None
+
+    def schema(self) -> dict[str, Any]:
+        """The entry of x-kubernetes-validations."""
+        fields = {
+            "rule": self.rule,
+            "message": self.message,
+            "messageExpression": self.message_expression,
+            "fieldPath": self.field_path,
+            "reason": "FieldValueInvalid",
+        }
+        return {key: value for key, value in fields.items() if value is not None}
+
+
+def _add_rules(schema: dict[str, Any], model: type["Model"]) -> None:
+    if model.rules:
+        schema["x-kubernetes-validations"] = [rule.schema() for rule in model.rules]
 
 
 class Model(BaseModel):
@@ -28,7 +47,13 @@ class Model(BaseModel):
     API server's. `rules` become x-kubernetes-validations of the generated schema.
     """
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        json_schema_extra=_add_rules,
+    )
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
@@ -63,25 +88,3 @@ class LocalObjectReference(Model):
     """A reference to an object in the same namespace."""
 
     name: ObjectName = Field(description="Name of the object.")
-
-
-class EnvVar(Model):
-    """An environment variable, as in a pod's container."""
-
-    name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
-    value: str | None = Field(None, max_length=32768, description="Literal value.")
-    value_from: dict[str, Any] | None = Field(
-        None,
-        description="Source of the value, as in a pod's container (secretKeyRef, configMapKeyRef, fieldRef).",
-        json_schema_extra=PRESERVE,
-    )
-
-
-Args = Annotated[
-    list[Annotated[str, Field(max_length=4096)]],
-    Field(max_length=64, json_schema_extra=ATOMIC),
-]
-"""Command-line arguments of the engine, one string each."""
-
-EnvVars = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=list_map("name"))]
-"""Environment variables of the engine."""

@@ -1,95 +1,13 @@
 """`spec.engine`, `spec.prefill` and `spec.decode`: the vLLM pods."""
 
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
 from pydantic import Field
 
-from kvloop.api.v1alpha1.base import (
-    PRESERVE,
-    Args,
-    EnvVars,
-    LocalObjectReference,
-    Model,
-    ObjectName,
-    Rule,
-    list_map,
-)
-
-OWNED_FLAGS: Final = {
-    "model": "spec.model.source",
-    "served-model-name": "spec.model.name",
-    "revision": "spec.model.source.huggingFace.revision",
-    "max-model-len": "spec.model.maxLength",
-    "load-format": "spec.model.source",
-    "model-loader-extra-config": "spec.model.source",
-    "dtype": "spec.engine.dtype",
-    "kv-cache-dtype": "spec.engine.kvCacheDtype",
-    "block-size": "spec.engine.blockSize",
-    "shutdown-timeout": "spec.engine.shutdownTimeoutSeconds",
-    "tensor-parallel-size": "spec.prefill.tensorParallelSize and spec.decode.tensorParallelSize",
-    "enable-prefix-caching": "spec.prefill.prefixCaching and spec.decode.prefixCaching",
-    "no-enable-prefix-caching": "spec.prefill.prefixCaching and spec.decode.prefixCaching",
-    "kv-transfer-config": "spec.transfer",
-    "data-parallel-size": "nothing: one engine per pod is supported",
-    "api-key": "spec.router.apiKeysSecretRef",
-    "host": "nothing: the operator sets it",
-    "port": "nothing: the operator sets it",
-    "uds": "nothing: the operator sets the address",
-    "root-path": "nothing: the router expects vLLM's own paths",
-    "config": "nothing: a configuration file could change owned flags unseen",
-}
-"""vLLM flags that the operator owns, and what to set instead. Also refused in vLLM's other spellings."""
-
-_SHORT_FLAGS: Final = ("tp", "dp")
-OWNED_ENV: Final = (
-    "VLLM_NIXL_SIDE_CHANNEL_HOST",
-    "VLLM_NIXL_SIDE_CHANNEL_PORT",
-    "PYTHONPATH",
-    "HF_TOKEN",
-    "FI_PROVIDER",
-    "FI_EFA_USE_DEVICE_RDMA",
-    "FI_EFA_ENABLE_SHM_TRANSFER",
-)
-"""Environment variables that the operator sets itself."""
-
-_OWNED_PATTERN = (
-    "^(--("
-    + "|".join(f.replace("-", "[-_]") for f in sorted(OWNED_FLAGS))
-    + ")|-("
-    + "|".join(_SHORT_FLAGS)
-    + "))(=|$)"
-)
-_OWNED = f"a.matches('{_OWNED_PATTERN}')"
-_ARGS_RULE = Rule(
-    f"!has(self.args) || self.args.all(a, !{_OWNED})",
-    "args must not set a flag that the operator owns",
-    message_expression=f"'the operator owns ' + self.args.filter(a, {_OWNED})[0].split('=')[0]"
-    " + ': remove it from args and use the field of the spec instead'",
-    field_path=".args",
-)
-_OWNED_NAMES = "[" + ", ".join(f"'{name}'" for name in OWNED_ENV) + "]"
-_ENV_RULES = (
-    Rule(
-        f"!has(self.env) || self.env.all(e, !(e.name in {_OWNED_NAMES}))",
-        "env must not set a variable that the operator owns",
-        message_expression=f"'the operator owns ' + self.env.filter(e, e.name in {_OWNED_NAMES})[0].name"
-        " + ': remove it from env'",
-        field_path=".env",
-    ),
-    # NCCL_NET_GDR_LEVEL=LOC turns GPUDirect off: https://github.com/awslabs/awsome-distributed-ai/pull/1106
-    Rule(
-        "!has(self.env) || self.env.all(e, !(e.name == 'NCCL_NET_GDR_LEVEL' && has(e.value) && e.value == 'LOC'))",
-        "remove NCCL_NET_GDR_LEVEL=LOC from env: it turns GPUDirect RDMA off",
-        field_path=".env",
-    ),
-    # https://github.com/awslabs/awsome-distributed-ai/blob/main/1.architectures/efa-cheatsheet.md
-    Rule(
-        "!has(self.env) || self.env.all(e, !e.name.startsWith('RDMAV_'))",
-        "remove RDMAV_* from env: they break EFA on current kernels",
-        field_path=".env",
-    ),
-)
+from kvloop.api.v1alpha1.base import LocalObjectReference, Model, ObjectName, Rule, list_map
+from kvloop.api.v1alpha1.owned import Args, EnvVars
+from kvloop.api.v1alpha1.pod import EFA_RESOURCE, HUGEPAGES_RESOURCE, PodTemplate, Resources, owned_resource_rule
 
 
 class DType(StrEnum):
@@ -154,10 +72,9 @@ class EngineSpec(Model):
         120,
         ge=1,
         le=86400,
-        description="Seconds for which a stopping engine finishes its streams (--shutdown-timeout); at least the longest answer.",
+        description="Seconds for which a stopping engine finishes its streams (--shutdown-timeout): the time of the"
+        " longest answer, or more.",
     )
-
-    rules: ClassVar = (_ARGS_RULE, *_ENV_RULES)
 
 
 class RoleSpec(Model):
@@ -181,22 +98,34 @@ class RoleSpec(Model):
         pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
         description="Resource name of the accelerators.",
     )
-    resources: dict[str, Any] = Field(
+    resources: Resources = Field(
         default_factory=dict,
         description="Further requests and limits, as in a pod's container; accelerators and EFA are added.",
-        json_schema_extra=PRESERVE,
     )
     prefix_caching: bool = Field(True, description="vLLM's own prefix cache on these engines.")
     args: Args = Field(default_factory=list, description="Further vLLM arguments for this role.")
     env: EnvVars = Field(default_factory=list, description="Further environment variables for this role.")
-    pod_template: dict[str, Any] = Field(
+    pod_template: PodTemplate = Field(
         default_factory=dict,
-        description="Merged into the generated pod template as a strategic merge by name: labels, annotations, sidecars,"
-        " volumes. The container vllm is the engine.",
-        json_schema_extra=PRESERVE,
+        description="Merged into the generated pod template as a strategic merge by name: labels, annotations,"
+        " sidecars, volumes. The container vllm is the engine.",
     )
     max_unavailable: int = Field(
         1, ge=1, le=1024, description="Most pods of this role that a rollout takes down at once."
     )
 
-    rules: ClassVar = (_ARGS_RULE, *_ENV_RULES)
+    rules: ClassVar = (
+        Rule(
+            "!has(self.gpus) || self.gpus == 0 || self.gpus >= self.tensorParallelSize",
+            "gpus must be at least tensorParallelSize, or 0 for engines on a CPU",
+            field_path=".gpus",
+        ),
+        Rule(
+            "!has(self.gpuResource) || !self.gpuResource.startsWith('aws.amazon.com/')",
+            "Neuron devices are not supported: use GPUs",
+            field_path=".gpuResource",
+        ),
+        owned_resource_rule("self.gpuResource", "gpus"),
+        owned_resource_rule(f"'{EFA_RESOURCE}'", "transfer.efa.devicesPerPod"),
+        owned_resource_rule(f"'{HUGEPAGES_RESOURCE}'", "transfer.efa.hugepages2Mi"),
+    )

@@ -13,7 +13,7 @@ class HuggingFaceSource(Model):
     repository: str = Field(
         min_length=1,
         max_length=256,
-        pattern=r"^[\w.-]+(/[\w.-]+)?$",
+        pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?$",
         description="Repository, such as Qwen/Qwen3-32B.",
     )
     revision: str | None = Field(

@@ -1,11 +1,11 @@
 """`spec.placement`: on which nodes the engines run."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from kvloop.api.v1alpha1.base import ATOMIC, Model, ObjectName
+from kvloop.api.v1alpha1.base import ATOMIC, PRESERVE, Model, ObjectName, Rule
 
 
 class SameZone(StrEnum):
@@ -16,7 +16,7 @@ class SameZone(StrEnum):
     NONE = "None"
 
 
-Toleration = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+Toleration = Annotated[dict[str, Any], Field(description="A toleration, as in a pod.", json_schema_extra=PRESERVE)]
 
 
 class PlacementSpec(Model):
@@ -52,4 +52,12 @@ class PlacementSpec(Model):
     )
     capacity_reservation: str | None = Field(
         None, max_length=255, description="Id of an EC2 capacity reservation, preferred by Karpenter's node label."
+    )
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.instanceType) || !self.instanceType.matches('^(trn|inf)[0-9]')",
+            "Neuron instance types are not supported: choose one with GPUs",
+            field_path=".instanceType",
+        ),
     )

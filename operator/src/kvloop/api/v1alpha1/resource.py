@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from kvloop.api.instances import INSTANCE_TYPES
 from kvloop.api.labels import API_VERSION, KIND
 from kvloop.api.v1alpha1.base import Model, Rule
 from kvloop.api.v1alpha1.engine import EngineSpec, RoleSpec
 from kvloop.api.v1alpha1.model import ModelSpec
 from kvloop.api.v1alpha1.placement import PlacementSpec
 from kvloop.api.v1alpha1.router import RouterSpec
+from kvloop.api.v1alpha1.rules import SPEC_RULES
 from kvloop.api.v1alpha1.status import Status
 from kvloop.api.v1alpha1.transfer import TransferSpec
 
@@ -45,36 +45,6 @@ class MonitoringSpec(Model):
     pod_monitor: PodMonitorMode = Field(PodMonitorMode.AUTO, description="Whether to make PodMonitors.")
 
 
-def _table(value: dict[str, int]) -> str:
-    return "{" + ", ".join(f"'{name}': {number}" for name, number in value.items()) + "}"
-
-
-_EFA = _table({name: row.efa for name, row in INSTANCE_TYPES.items()})
-_GPUS = _table({name: row.gpus for name, row in INSTANCE_TYPES.items()})
-_TYPE = "self.placement.instanceType"
-_KNOWN = f"has({_TYPE}) && {_TYPE} in {_GPUS}"
-_DEVICES = "self.transfer.efa.devicesPerPod"
-
-
-def _gpus(role: str) -> str:
-    return f"(has(self.{role}.gpus) ? self.{role}.gpus : self.{role}.tensorParallelSize)"
-
-
-def _gpu_rule(role: str) -> Rule:
-    return Rule(
-        f"!({_KNOWN}) || {_gpus(role)} <= {_GPUS}[{_TYPE}]",
-        f"{role} asks for more GPUs than the instance type has",
-        message_expression=f"'{role} asks for ' + string({_gpus(role)}) + ' GPUs, but ' + {_TYPE} + ' has '"
-        f" + string({_GPUS}[{_TYPE}]) + '; lower tensorParallelSize or gpus'",
-        field_path=f".{role}",
-    )
-
-
-def _older_than(minor: int) -> str:
-    version = "self.engine.version"
-    return f"has({version}) && int({version}.split('.')[0]) == 0 && int({version}.split('.')[1]) < {minor}"
-
-
 class Spec(Model):
     """The wanted prefill/decode deployment."""
 
@@ -88,44 +58,7 @@ class Spec(Model):
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How changes reach the engines.")
     monitoring: MonitoringSpec = Field(default_factory=MonitoringSpec, description="Scraping.")
 
-    rules: ClassVar = (
-        Rule(
-            "self.decode.tensorParallelSize >= self.prefill.tensorParallelSize",
-            "decode.tensorParallelSize must be at least prefill.tensorParallelSize: vLLM's NIXL connector refuses the contrary",
-            field_path=".decode.tensorParallelSize",
-        ),
-        _gpu_rule("prefill"),
-        _gpu_rule("decode"),
-        Rule(
-            f"self.transfer.fabric != 'EFA' || !({_KNOWN}) || {_EFA}[{_TYPE}] > 0",
-            "the instance type has no EFA: choose another one, or transfer.fabric: UCX",
-            message_expression=f"{_TYPE} + ' has no EFA: choose another instance type, or transfer.fabric: UCX'",
-            field_path=".placement.instanceType",
-        ),
-        Rule(
-            f"!has({_DEVICES}) || !({_KNOWN}) || {_DEVICES} <= {_EFA}[{_TYPE}]",
-            "transfer.efa.devicesPerPod is more than the instance type has",
-            message_expression=f"'transfer.efa.devicesPerPod is ' + string({_DEVICES}) + ', but ' + {_TYPE} + ' has '"
-            f" + string({_EFA}[{_TYPE}])",
-            field_path=".transfer.efa.devicesPerPod",
-        ),
-        Rule(
-            f"!self.transfer.bidirectional || !({_older_than(21)})",
-            "bidirectional transfer needs vLLM 0.21 or later: set transfer.bidirectional: false, or use a newer engine",
-            field_path=".transfer.bidirectional",
-        ),
-        Rule(
-            f"!({_older_than(22)}) || (self.transfer.kvLeaseDurationSeconds == 30"
-            " && self.transfer.decoderKVBlocksTTLSeconds == 480)",
-            "kvLeaseDurationSeconds and decoderKVBlocksTTLSeconds need vLLM 0.22 or later: remove them, or use a newer engine",
-            field_path=".transfer",
-        ),
-        Rule(
-            "self.router.replicas <= 1 || has(self.router.store.valkey)",
-            "several routers must share what they remember: set router.store.valkey, or router.replicas: 1",
-            field_path=".router.replicas",
-        ),
-    )
+    rules: ClassVar = SPEC_RULES
 
 
 class ObjectMeta(Model):
@@ -152,6 +85,10 @@ class DisaggregatedInference(Model):
         Rule(
             f"self.metadata.name.size() <= {MAX_NAME_LENGTH}",
             f"metadata.name must have at most {MAX_NAME_LENGTH} characters, since the names of children derive from it",
+        ),
+        Rule(
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name must be lower case letters, digits and dashes, beginning with a letter: it names Services",
         ),
     )
 

@@ -1,11 +1,12 @@
 """`spec.router`: the data plane that returns each conversation's KV to prefill."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from kvloop.api.v1alpha1.base import PRESERVE, LocalObjectReference, Model, Rule, SecretKeyRef
+from kvloop.api.v1alpha1.base import LocalObjectReference, Model, Rule, SecretKeyRef
+from kvloop.api.v1alpha1.pod import Resources
 
 
 class WhenNoPrefill(StrEnum):
@@ -89,10 +90,8 @@ class RouterSpec(Model):
     image: str | None = Field(
         None, min_length=1, max_length=1024, description="Router image; the operator's default fits its own version."
     )
-    resources: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Resource requests and limits, as in a pod's container.",
-        json_schema_extra=PRESERVE,
+    resources: Resources = Field(
+        default_factory=dict, description="Resource requests and limits, as in a pod's container."
     )
     port: int = Field(8000, ge=1, le=65535, description="Port of the client Service.")
     store: StoreSpec = Field(default_factory=StoreSpec, description="Where handles are remembered.")
@@ -107,7 +106,8 @@ class RouterSpec(Model):
         None,
         ge=15,
         le=86400,
-        description="End decode's leases after this many seconds without a follow-up, before their TTL. The TTL by default.",
+        description="End decode's leases after this many seconds without a follow-up, before their TTL; the TTL by"
+        " default.",
     )
     max_pinned_percent: int = Field(
         50,

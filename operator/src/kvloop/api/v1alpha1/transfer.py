@@ -30,7 +30,8 @@ class EFASpec(Model):
     )
     mechanism: EFAMechanism = Field(
         EFAMechanism.DEVICE_PLUGIN,
-        description="DevicePlugin asks for vpc.amazonaws.com/efa; DynamicResourceAllocation makes a ResourceClaimTemplate.",
+        description="DevicePlugin asks for vpc.amazonaws.com/efa; DynamicResourceAllocation makes a"
+        " ResourceClaimTemplate.",
     )
     hugepages2_mi: Quantity | None = Field(
         None,
@@ -40,12 +41,13 @@ class EFASpec(Model):
     device_rdma: bool | None = Field(
         None,
         alias="deviceRDMA",
-        description="FI_EFA_USE_DEVICE_RDMA: true aborts on devices without RDMA. By default true on types known to have it.",
+        description="FI_EFA_USE_DEVICE_RDMA: true aborts on devices without RDMA. By default true on the types"
+        " that are known to have it.",
     )
 
     rules: ClassVar = (
         Rule(
-            "!has(self.hugepages2Mi) || (isQuantity(self.hugepages2Mi)"
+            "!has(self.hugepages2Mi) || (quantity(self.hugepages2Mi).isGreaterThan(quantity('0'))"
             " && quantity(self.hugepages2Mi).isInteger() && quantity(self.hugepages2Mi).asInteger() % 2097152 == 0)",
             "hugepages2Mi must be a whole number of 2Mi pages, such as 5120Mi",
             field_path=".hugepages2Mi",
@@ -64,15 +66,16 @@ class TransferSpec(Model):
         alias="decoderKVBlocksTTLSeconds",
         ge=15,
         le=86400,
-        description="Seconds for which decode keeps the KV of a finished turn (decoder_kv_blocks_ttl). Prefill declines the"
-        " last 5 s and the router the last 10 s, so less than 15 s would never be used.",
+        description="Seconds for which decode keeps the KV of a finished turn (decoder_kv_blocks_ttl). Prefill declines"
+        " the last 5 s and the router the last 10 s, so less than 15 s would never be used.",
     )
     kv_recompute_threshold_tokens: int = Field(
         64,
         alias="kvRecomputeThresholdTokens",
         ge=0,
         le=1048576,
-        description="Fewest tokens worth fetching from decode; below it prefill computes (kv_recompute_threshold). 0 = always fetch.",
+        description="Fewest tokens worth fetching from decode; below it prefill computes (kv_recompute_threshold)."
+        " 0 = always fetch.",
     )
     kv_lease_duration_seconds: int = Field(
         30,
