@@ -57,6 +57,7 @@ class Child:
 class Container:
     """One entry of containerStatuses or initContainerStatuses.
 
+    `running` is whether state.running is there; `started` is the field of that name: the startup probe has passed.
     `waiting` and `message` are reason and message of state.waiting, empty otherwise. `terminated` and `exit_code` are
     of state.terminated or, failing that, lastState.terminated: how it ended when it last did.
     """
@@ -64,6 +65,7 @@ class Container:
     name: str
     image: str = ""
     running: bool = False
+    started: bool = False
     restarts: int = 0
     waiting: str = ""
     message: str = ""
