@@ -1,0 +1,77 @@
+"""The plan: from a custom resource and what is there to the children that should be there. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvloop.api.labels import Role
+from kvloop.api.v1alpha1 import DisaggregatedInference
+from kvloop.api.v1alpha1.status import ResolvedStatus
+from kvloop.plan import (
+    claims,
+    config_maps,
+    names,
+    network_policy,
+    pod_disruption_budget,
+    pod_monitor,
+    rbac,
+    router,
+    services,
+    statefulset,
+    valkey,
+)
+from kvloop.plan import revision as revisions
+from kvloop.plan.config import PlanConfig
+from kvloop.plan.observed import Observed
+from kvloop.plan.scope import Scope
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Children in the order in which to apply them, and what was decided on the way."""
+
+    children: tuple[dict[str, Any], ...]
+    revision: str
+    resolved: ResolvedStatus
+    url: str
+
+
+def plan(cr: DisaggregatedInference, observed: Observed | None, config: PlanConfig) -> Desired:
+    """The wanted children; none for a resource that is being deleted, whose children the garbage collector takes."""
+    scope = Scope.of(cr, config)
+    revision = revisions.of(scope)
+    children = () if cr.metadata.deletion_timestamp else _children(scope, revision, observed)
+    return Desired(children, revision, scope.resolved.to_status(), _url(scope))
+
+
+def _children(scope: Scope, revision: str, observed: Observed | None) -> tuple[dict[str, Any], ...]:
+    """What others refer to comes first."""
+    partitions = dict.fromkeys(Role, 0)
+    return (
+        *rbac.build(scope),
+        *config_maps.build(scope),
+        *_services(scope, revision, observed),
+        *network_policy.build(scope),
+        *pod_disruption_budget.build(scope, observed),
+        *(claims.build(scope, role) for role in Role if claims.uses_claim(scope)),
+        *valkey.build(scope),
+        *(statefulset.build(scope, role, revision, partitions[role]) for role in Role),
+        router.deployment(scope),
+        *pod_monitor.build(scope),
+    )
+
+
+def _services(scope: Scope, revision: str, observed: Observed | None) -> list[dict[str, Any]]:
+    """A revision keeps its routing Services for as long as it has pods."""
+    found: list[dict[str, Any]] = []
+    for role in Role:
+        pods = observed.pods if observed else ()
+        living = {pod.revision for pod in pods if pod.component == role and pod.revision}
+        found.append(services.governing(scope, role))
+        found += [services.routing(scope, role, each) for each in sorted(living | {revision})]
+    return [*found, services.client(scope)]
+
+
+def _url(scope: Scope) -> str:
+    """Where clients inside the cluster reach the router."""
+    host = f"{names.client_service(scope.name)}.{scope.namespace}.svc.{scope.config.cluster_domain}"
+    return f"http://{host}:{scope.spec.router.port}"
