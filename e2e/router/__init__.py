@@ -1,0 +1,1 @@
+"""The router against engines in this process: simulated ones, and scripted ones for faults."""

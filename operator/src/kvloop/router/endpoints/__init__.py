@@ -1,0 +1,1 @@
+"""Where engines come from: a fixed list, or EndpointSlices."""

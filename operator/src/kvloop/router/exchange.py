@@ -1,0 +1,57 @@
+"""The state of one turn, handed from step to step."""
+
+from kvloop.router import headers
+from kvloop.router.core import Core, Incoming
+from kvloop.router.dialects import Dialect
+from kvloop.router.outcome import Outcome
+from kvloop.router.pool import Engine
+from kvloop.router.request import TurnRequest
+from kvloop.router.upstream import Answer, LegError
+
+
+class Exchange:
+    """One turn on its way."""
+
+    request: TurnRequest
+    """Set once the client's request was read."""
+
+    def __init__(self, core: Core, incoming: Incoming, dialect: Dialect) -> None:
+        self.core = core
+        self.config = core.config
+        self.incoming = incoming
+        self.dialect = dialect
+        self.outcome = Outcome(dialect=dialect.name)
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether a later turn may use this one's KV."""
+        return (
+            self.config.transfer.bidirectional
+            and self.request.unfit is None
+            and self.request.keys is not None
+            and not self.outcome.holdout
+        )
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return self.core.clock() - self.incoming.arrived
+
+    async def send(self, engine: Engine, body: bytes, idle: float) -> Answer:
+        """Send a leg to an engine and wait for the head of its answer; raises `LegError`."""
+        try:
+            return await self.core.upstream.send(
+                engine.address,
+                "POST",
+                self.dialect.path,
+                headers.to_engine(
+                    self.incoming.headers, self.core.new_id(), credentials=self.config.api_keys_folder is None
+                ),
+                body,
+                connect=self.config.deadlines.connect_seconds,
+                idle=idle,
+            )
+        except LegError as error:
+            if error.reason != "deadline":
+                self.core.pool.unreachable(engine)
+            raise

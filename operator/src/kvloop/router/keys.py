@@ -1,0 +1,54 @@
+"""Keys under which handles are kept: whose conversation, and how far it has come.
+
+The guard in the engines compares tokens, so a wrong key costs a recomputation and never a wrong answer. What keys must
+do is to keep tenants apart and to be found again by the next turn, at a cost that is linear in the history.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+MAX_TRIES = 8
+"""Earlier turns that are looked for, from the last one backwards."""
+_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys of one turn."""
+
+    put: bytes | None
+    """Where its handle will be kept; None where no later turn could find it."""
+    take: tuple[bytes, ...]
+    """Where an earlier turn's handle may be, the likeliest first."""
+    root: bytes
+    """The same for every turn of a conversation: decides on the holdout."""
+
+
+def tenant(credentials: str | None) -> bytes:
+    """Digest of what tells tenants apart; the same for all clients that show nothing."""
+    return sha256(b"tenant\0" + (credentials or "").encode("utf-8", "surrogateescape")).digest()[:_BYTES]
+
+
+def explicit(whose: bytes, conversation: str) -> Keys:
+    """Keys of a conversation that the client named."""
+    digest = sha256(b"id\0" + whose + conversation.encode("utf-8", "surrogatepass")).digest()[:_BYTES]
+    return Keys(put=digest, take=(digest,), root=digest)
+
+
+def derived(whose: bytes, scope: Sequence[bytes], parts: Sequence[bytes], boundaries: Sequence[int]) -> Keys:
+    """Keys from the history alone: the digest of every list of messages that an earlier request may have ended with.
+
+    `scope` tells apart what never shares KV (model, cache salt) and what precedes the history; `parts` are the messages
+    as JSON, `boundaries` the ascending positions of replies in it.
+    """
+    running = sha256(b"history\0" + whose)
+    for text in (*scope, b""):
+        running.update(b"%d:%b" % (len(text), text))
+    start, digests = 0, []
+    for end in (*boundaries, len(parts)):
+        for part in parts[start:end]:
+            running.update(part)
+        start = end
+        digests.append(running.copy().digest()[:_BYTES])
+    return Keys(put=digests[-1], take=tuple(digests[-2 : -2 - MAX_TRIES : -1]), root=digests[0])

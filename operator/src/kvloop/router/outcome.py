@@ -1,0 +1,55 @@
+"""What became of one turn: filled while it runs, then counted, measured and logged."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Arm(StrEnum):
+    """Which of the compared groups a turn belongs to."""
+
+    FIRST = "first"
+    """No earlier turn is known."""
+    REUSED = "reused"
+    RECOMPUTED = "recomputed"
+    HOLDOUT = "holdout"
+    NOT_ELIGIBLE = "not_eligible"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One turn. Times are in seconds, from the arrival of the request."""
+
+    dialect: str = ""
+    stream: bool = False
+    status: int = 0
+    """HTTP status sent to the client; 499 where it hung up first."""
+    follow_up: bool = False
+    holdout: bool = False
+    not_eligible: str = ""
+    """Why the turn can take no part in reuse."""
+    miss: str = ""
+    """Why a follow-up reused nothing."""
+    prompt_tokens: int = 0
+    offered_tokens: int = 0
+    verified_tokens: int = 0
+    reused_tokens: int = 0
+    decode_only: str = ""
+    """Why decode computed the prompt alone, though the turn is eligible."""
+    failed_transfer: bool = False
+    retries: int = 0
+    prefill: str = ""
+    decode: str = ""
+    """Addresses of the engines that served it."""
+    prefill_seconds: float | None = None
+    first_byte_seconds: float | None = None
+    total_seconds: float = 0.0
+
+    @property
+    def arm(self) -> Arm:
+        if self.not_eligible:
+            return Arm.NOT_ELIGIBLE
+        if not self.follow_up:
+            return Arm.FIRST
+        if self.holdout:
+            return Arm.HOLDOUT
+        return Arm.REUSED if self.reused_tokens else Arm.RECOMPUTED

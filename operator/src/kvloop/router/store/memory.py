@@ -1,0 +1,69 @@
+"""Handles in the router's own memory: bounded, oldest out first, every operation O(1)."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from kvloop.router.store import Entry, Found
+
+USED = "used"
+EXPIRED = "expired"
+EVICTED = "evicted"
+
+
+class MemoryStore:
+    """A `Store` for one router.
+
+    Beside the entries it keeps as many traces: why a key that once had an entry has none, at some hundred bytes each.
+    """
+
+    def __init__(self, max_conversations: int, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._most = max_conversations
+        self._clock = clock
+        self._entries: OrderedDict[bytes, tuple[Entry, float]] = OrderedDict()
+        self._traces: OrderedDict[bytes, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def take(self, keys: Sequence[bytes]) -> Found:
+        for key in keys:
+            if (held := self._entries.pop(key, None)) is not None:
+                entry, deadline = held
+                if self._clock() < deadline:
+                    self._trace(key, USED)
+                    return Found(entry)
+                self._trace(key, EXPIRED)
+        for key in keys:
+            if (reason := self._traces.get(key)) is not None:
+                return Found(reason=reason)
+        return Found()
+
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> None:
+        now = self._clock()
+        self._traces.pop(key, None)
+        self._entries[key] = (entry, now + seconds)
+        self._entries.move_to_end(key)
+        self._sweep(now)
+        while len(self._entries) > self._most:
+            old, _ = self._entries.popitem(last=False)
+            self._trace(old, EVICTED)
+
+    async def mark(self, key: bytes, reason: str) -> None:
+        self._entries.pop(key, None)
+        self._trace(key, reason)
+
+    def _sweep(self, now: float) -> None:
+        """Forget what expired: every lease is as long as the others, so the oldest entries end first."""
+        while self._entries:
+            key = next(iter(self._entries))
+            if now < self._entries[key][1]:
+                return
+            del self._entries[key]
+            self._trace(key, EXPIRED)
+
+    def _trace(self, key: bytes, reason: str) -> None:
+        self._traces[key] = reason
+        self._traces.move_to_end(key)
+        while len(self._traces) > self._most:
+            self._traces.popitem(last=False)

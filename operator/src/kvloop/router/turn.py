@@ -1,0 +1,97 @@
+"""One turn: take the last handle, let prefill compute what is new, let decode generate, keep the next handle."""
+
+from hashlib import sha256
+
+from kvloop.api.labels import Role
+from kvloop.router import decode, keys, policy, prefill, relay, request
+from kvloop.router.core import Core, Incoming, Reply
+from kvloop.router.dialects import Dialect
+from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
+from kvloop.router.exchange import Exchange
+from kvloop.router.pool import Engine
+from kvloop.router.store import Entry
+
+
+async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) -> None:
+    """Serve a client's request, and record what became of it. Cancelled when the client hangs up."""
+    exchange = Exchange(core, incoming, dialect)
+    outcome = exchange.outcome
+    outcome.status = 499  # unless an answer begins; nginx's word for a client that hung up first
+    try:
+        await _serve(exchange, reply)
+    except RefusalError as refusal:
+        outcome.status = refusal.status
+        await reply.send(refusal.status, refusal.headers(), refusal.body(dialect))
+    finally:
+        outcome.total_seconds = core.clock() - incoming.arrived
+        core.record(outcome)
+
+
+async def _serve(exchange: Exchange, reply: Reply) -> None:
+    exchange.request = request.read(
+        exchange.dialect, exchange.incoming.body, exchange.incoming.headers, _tenant(exchange)
+    )
+    exchange.outcome.stream = exchange.request.stream
+    entry = await _take(exchange)
+    engine = _choose_decode(exchange, entry)
+    params = await prefill.run(exchange, engine.revision, entry)
+    async with decode.run(exchange, engine, params) as answer:
+        await relay.run(exchange, answer, reply)
+
+
+def _tenant(exchange: Exchange) -> bytes:
+    headers, trusted = exchange.incoming.headers, exchange.config.tenant_header
+    shown = headers.get(trusted.lower()) if trusted else None
+    return keys.tenant(shown or headers.get("authorization") or headers.get("x-api-key"))
+
+
+async def _take(exchange: Exchange) -> Entry | None:
+    """The handle of the turn before, if there is one and its holder still has the KV."""
+    config, outcome, wanted = exchange.config, exchange.outcome, exchange.request
+    if wanted.unfit is not None:
+        outcome.not_eligible = wanted.unfit.reason
+        return None
+    if wanted.keys is None:
+        outcome.not_eligible = "no_conversation"
+        return None
+    outcome.holdout = in_holdout(wanted.keys.root, config.holdout_percent)
+    found = await exchange.core.store.take(wanted.keys.take)
+    outcome.follow_up = found.seen
+    outcome.miss = found.reason
+    if outcome.holdout:
+        outcome.miss = "holdout"
+    elif not config.transfer.bidirectional:
+        outcome.miss = "disabled"
+    elif found.entry is not None:
+        outcome.miss = _stale(exchange, found.entry)
+        return None if outcome.miss else found.entry
+    return None
+
+
+def in_holdout(root: bytes, percent: int) -> bool:
+    """Whether a conversation is kept from reuse: by hash, so every turn and every router says the same."""
+    return percent > 0 and int.from_bytes(sha256(b"holdout\0" + root).digest()[:4], "big") % 100 < percent
+
+
+def _stale(exchange: Exchange, entry: Entry) -> str:
+    """Why the holder no longer has the KV, if so."""
+    holder = exchange.core.pool.get(Role.DECODE, entry.decode)
+    if holder is None:
+        return "engine_gone"
+    if holder.endpoint.terminating:
+        return "engine_draining"
+    if holder.info.boot_id != entry.boot_id:
+        return "engine_restarted" if holder.info.boot_id else "engine_unreachable"
+    return ""
+
+
+def _choose_decode(exchange: Exchange, entry: Entry | None) -> Engine:
+    pool = exchange.core.pool
+    engine = policy.choose_decode(
+        pool.of(Role.DECODE),
+        holder=pool.get(Role.DECODE, entry.decode) if entry else None,
+        paired={engine.revision for engine in pool.of(Role.PREFILL) if engine.usable},
+    )
+    if engine is None:
+        raise RefusalError(503, "No decode engine is ready; try again soon.", retry_after=RETRY_AFTER_SECONDS)
+    return engine
