@@ -3,7 +3,7 @@
 import contextlib
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.network import Network, free_port
-from e2e.cluster.pki import Authority, Identity, new_key, write_public_key
+from e2e.cluster.pki import Authority, new_key, write_public_key
 from e2e.cluster.processes import Processes
 
 _START_TIMEOUT_S = 120.0
@@ -44,14 +44,11 @@ _AUDIT_POLICY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """Its files are in `folder`; with a network its API server is also reached from pods, else on 127.0.0.1 only."""
+    """Its files are in `folder`. With a network its API server is also reached from pods, else on 127.0.0.1 only."""
 
     folder: Path
     processes: Processes
     binaries: Mapping[str, Path]
-    network: Network | None
-    fsync: bool
-    node_monitor_grace_s: int
 
     @property
     def authority(self) -> Authority:
@@ -66,17 +63,17 @@ class ControlPlane:
     def audit_log(self) -> Path:
         return self.folder / "audit.log"
 
-    def prepare(self) -> None:
+    def prepare(self, network: Network | None) -> None:
         """Write certificates, keys, policy and the administrator's kubeconfig."""
         self.authority.create()
         pki = self.folder / "pki"
         write_public_key(new_key(pki / "service-accounts.key"), pki / "service-accounts.pub")
         (self.folder / "audit-policy.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY))
-        host, port = (self.network.host, 6443) if self.network else ("127.0.0.1", free_port())
+        host, port = (network.host, 6443) if network else ("127.0.0.1", free_port())
         (self.folder / "server").write_text(f"https://{host}:{port}")
         self.kubeconfig("admin", *_MASTERS)
 
-    def start_api(self) -> None:
+    def start_api(self, network: Network | None, *, fsync: bool) -> None:
         """Start etcd and the API server, and wait until it is ready."""
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.processes.start(
@@ -91,13 +88,13 @@ class ControlPlane:
                 "--name=kvloop",
                 f"--initial-cluster=kvloop={peer}",
                 "--log-level=warn",
-                *([] if self.fsync else ["--unsafe-no-fsync"]),
+                *([] if fsync else ["--unsafe-no-fsync"]),
             ],
         )
-        self.processes.start("kube-apiserver", self._api_command(client))
+        self.processes.start("kube-apiserver", self._api_command(network, client))
         self._wait_until_ready()
 
-    def start_controllers(self) -> None:
+    def start_controllers(self, node_monitor_grace_s: int) -> None:
         """Start the controller manager and the scheduler."""
         # The default limit of 20 requests a second would pace whatever is tested.
         common = ["--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=1000"]
@@ -110,16 +107,16 @@ class ControlPlane:
                 f"--service-account-private-key-file={pki / 'service-accounts.key'}",
                 f"--root-ca-file={self.authority.certificate}",
                 "--use-service-account-credentials",
-                f"--node-monitor-grace-period={self.node_monitor_grace_s}s",
+                f"--node-monitor-grace-period={node_monitor_grace_s}s",
                 *common,
             ],
         )
         kubeconfig = self.kubeconfig("system:kube-scheduler")
         self.processes.start("kube-scheduler", [self.binaries["kube-scheduler"], f"--kubeconfig={kubeconfig}", *common])
 
-    def kubeconfig(self, user: str, *groups: str) -> Path:
+    def kubeconfig(self, user: str, *groups: str, hosts: Sequence[str] = ()) -> Path:
         """Write a kubeconfig with which a user of these groups is known to the API server by certificate."""
-        identity = self.authority.issue(user, groups)
+        identity = self.authority.issue(user, groups, hosts)
         credentials = {"client-certificate": str(identity.certificate), "client-key": str(identity.key)}
         return self.write_kubeconfig(user, credentials)
 
@@ -143,10 +140,10 @@ class ControlPlane:
         file.write_text(yaml.safe_dump(content, sort_keys=False))
         return file
 
-    def _api_command(self, etcd: str) -> list[str | Path]:
+    def _api_command(self, network: Network | None, etcd: str) -> list[str | Path]:
         pki = self.folder / "pki"
         address, _, port = self.server.removeprefix("https://").partition(":")
-        services = self.network.services if self.network else "10.96.0.0/16"
+        services = network.services if network else "10.96.0.0/16"
         service_ip = services.partition("/")[0][:-1] + "1"  # the ClusterIP of `kubernetes` is the block's first
         names = [f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")]
         serving = self.authority.issue("kube-apiserver", hosts=[address, "127.0.0.1", "localhost", service_ip, *names])
@@ -156,7 +153,7 @@ class ControlPlane:
             f"--etcd-servers={etcd}",
             f"--bind-address={address}",
             f"--secure-port={port}",
-            *self._endpoint_flags(),
+            *_endpoint_flags(network),
             f"--service-cluster-ip-range={services}",
             f"--tls-cert-file={serving.certificate}",
             f"--tls-private-key-file={serving.key}",
@@ -167,24 +164,13 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
-            *self._kubelet_flags(kubelets),
+            f"--kubelet-client-certificate={kubelets.certificate}",
+            f"--kubelet-client-key={kubelets.key}",
+            f"--kubelet-certificate-authority={self.authority.certificate}",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--audit-policy-file={self.folder / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
             "--profiling=false",
-        ]
-
-    def _endpoint_flags(self) -> list[str]:
-        """Where the Service `kubernetes` leads: nowhere without a network, since no pod could reach 127.0.0.1."""
-        if self.network:
-            return [f"--advertise-address={self.network.host}"]
-        return ["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]  # an address for documentation
-
-    def _kubelet_flags(self, client: Identity) -> list[str]:
-        return [
-            f"--kubelet-client-certificate={client.certificate}",
-            f"--kubelet-client-key={client.key}",
-            f"--kubelet-certificate-authority={self.authority.certificate}",
-            "--kubelet-preferred-address-types=InternalIP",
         ]
 
     def _wait_until_ready(self) -> None:
@@ -204,3 +190,10 @@ class ControlPlane:
                 time.sleep(0.1)
         log = self.processes.log("kube-apiserver")
         raise ClusterError(f"kube-apiserver is not ready after {_START_TIMEOUT_S:.0f} s: see {log}")
+
+
+def _endpoint_flags(network: Network | None) -> list[str]:
+    """Where the Service `kubernetes` leads: nowhere without a network, since no pod could reach 127.0.0.1."""
+    if network:
+        return [f"--advertise-address={network.host}"]
+    return ["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]  # an address for documentation

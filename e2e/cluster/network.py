@@ -56,10 +56,6 @@ class Network:
     def services(self) -> str:
         return f"10.{self.index}.128.0/17"
 
-    def remove(self) -> None:
-        """Remove the link, and with it its addresses and routes, if they are still there."""
-        subprocess.run(["ip", "link", "delete", self.link], capture_output=True, check=False)
-
 
 def connect(pid: int) -> Network:
     """Lay a network between this machine and the network namespace of a process, whose end is named eth0."""

@@ -1,0 +1,69 @@
+"""A control group that holds all processes of a node, in every hierarchy of cgroup v1, or in the one of v2."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+
+_ROOT = Path("/sys/fs/cgroup")
+_KILL_TIMEOUT_S = 30.0
+
+
+class ControlGroup:
+    """The group /<name>: pods are in its subgroups by the kubelet's doing, the node's own daemons in <name>/system."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def system(self) -> Path:
+        """Where a process writes 0 to cgroup.procs to become one of the node's daemons."""
+        return self._tracker / "system"
+
+    def create(self) -> None:
+        for hierarchy in _hierarchies():
+            (hierarchy / self.name).mkdir(exist_ok=True)
+            if (hierarchy / "cgroup.controllers").exists():  # v2: what is not enabled above cannot be limited below
+                controllers = (hierarchy / "cgroup.controllers").read_text().split()
+                for parent in (hierarchy, hierarchy / self.name):
+                    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+        self.system.mkdir(exist_ok=True)
+
+    def remove(self) -> None:
+        """Kill every process of the group, wait until all are gone, and remove the group."""
+        deadline = time.monotonic() + _KILL_TIMEOUT_S
+        while processes := list(self._processes()):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"Processes {processes} of the control group {self.name} do not end; see `ps`.")
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.02)
+        for hierarchy in _hierarchies():
+            for folder in _below(hierarchy / self.name):
+                folder.rmdir()
+
+    @property
+    def _tracker(self) -> Path:
+        """The group in one hierarchy, where all its processes are listed."""
+        return (_ROOT / "pids" if (_ROOT / "pids").exists() else _ROOT) / self.name
+
+    def _processes(self) -> Iterator[int]:
+        for folder in _below(self._tracker):
+            yield from map(int, (folder / "cgroup.procs").read_text().split())
+
+
+def _hierarchies() -> list[Path]:
+    if (_ROOT / "cgroup.controllers").exists():
+        return [_ROOT]
+    return [folder for folder in _ROOT.iterdir() if not folder.is_symlink() and (folder / "cgroup.procs").exists()]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The group's folder and all below it, the deepest first."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        yield Path(path)
