@@ -1,0 +1,4 @@
+from e2e.enginesim.cli import main
+
+if __name__ == "__main__":
+    main()

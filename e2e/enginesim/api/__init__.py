@@ -1,0 +1,1 @@
+"""The HTTP dialects, one module each."""

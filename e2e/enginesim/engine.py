@@ -1,0 +1,292 @@
+"""The engine core: admission, prefix cache, remote blocks, prefill, decode, and what stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from e2e.enginesim import content, tokenizer
+from e2e.enginesim.blocks import BlockPool
+from e2e.enginesim.clock import pause
+from e2e.enginesim.metrics import Metrics
+from e2e.enginesim.model import Sampler
+from e2e.enginesim.request import EngineError, Request, Step
+from e2e.enginesim.sidechannel import TransferError
+from e2e.enginesim.transfer import Connector, EngineDeadError, Load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from e2e.enginesim.clock import Clock
+    from e2e.enginesim.config import Config
+
+
+class Engine:
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.metrics = Metrics(config)
+        self.pool = BlockPool(config.num_blocks, config.block_size, prefix_caching=config.prefix_caching)
+        self.connector: Connector | None = None
+        if config.transfer is not None:
+            self.connector = Connector(config, config.transfer, self.pool, clock, self.metrics, self._changed)
+        self.death: str | None = None
+        self._queue: deque[Request] = deque()
+        self._running: set[Request] = set()
+        self._fetching: set[Request] = set()
+        self._change = asyncio.Event()
+        self._gpu = asyncio.Lock()
+        self._expose_state()
+
+    async def start(self) -> None:
+        if self.connector is not None:
+            await self.connector.start()
+
+    async def stop(self) -> None:
+        if self.connector is not None:
+            await self.connector.stop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests or leases are left; both count as work at shutdown, as in vLLM."""
+        return bool(self._queue or self._running or (self.connector and self.connector.open_leases))
+
+    @property
+    def load(self) -> int:
+        return len(self._queue) + len(self._running)
+
+    async def generate(self, request: Request) -> AsyncGenerator[Step, None]:
+        """Run a request; closing the iterator aborts it. Raises EngineError if it fails."""
+        if self.death is not None:
+            raise EngineError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        request.arrival = self.clock.now()
+        finish = "abort"
+        try:
+            await self._prepare(request)
+            async for step in self._decode(request):
+                finish = step.finish_reason or finish
+                yield self._finish(request, step) if step.finish_reason is not None else step
+        except EngineDeadError as error:
+            self.death = str(error)
+            raise EngineError(str(error)) from error
+        except TransferError as error:
+            finish = "error"
+            raise EngineError(str(error)) from error
+        finally:
+            self._leave(request, finish)
+
+    async def _prepare(self, request: Request) -> None:
+        """Everything up to the moment at which the first token can be sampled."""
+        connector = self.connector
+        tokens = np.array(request.prompt, dtype=np.uint32)
+        origin = content.origin(self.config.model, request.lora, request.cache_salt)
+        request.expected = content.cold(tokens, origin)
+        if connector is not None:
+            connector.start_heartbeat(request)
+        await self._admit(request)
+        load = connector.after_allocation(request, request.external_tokens) if connector is not None else Load.NONE
+        if connector is not None and load is Load.NOTIFY:
+            connector.notify_owner(request)
+        if connector is not None and load is not Load.NONE and request.external_tokens:
+            await self._fetch(connector, request, load)
+        if connector is not None:
+            connector.stop_heartbeat(request)
+        await self._prefill(request)
+
+    async def _admit(self, request: Request) -> None:
+        """Wait for a place in the batch and for blocks; first come, first served."""
+        self._queue.append(request)
+        try:
+            while self._queue[0] is not request or not self._allocate(request):
+                self._change.clear()
+                await self._change.wait()
+            self._running.add(request)
+        finally:
+            self._queue.remove(request)
+            self._changed()
+        self.metrics.queue_time.observe(self.clock.now() - request.arrival)
+
+    def _allocate(self, request: Request) -> bool:
+        size = self.config.block_size
+        keys: list[int] = []
+        if self.config.prefix_caching:
+            # The last token is never taken from the cache: something must be computed to sample from.
+            keys = request.expected[size - 1 :: size][: (len(request.prompt) - 1) // size].tolist()
+        hits = self.pool.lookup(keys)
+        new = self.pool.blocks_for(len(request.prompt)) - len(hits)
+        if len(self._running) >= self.config.max_num_seqs or not self.pool.allocatable(new, hits):
+            return False
+        request.local_tokens = len(hits) * size
+        if self.connector is not None:
+            request.external_tokens = self.connector.match(request, request.local_tokens)
+        self.pool.hold(hits)
+        request.blocks = hits + self.pool.allocate(new)
+        return True
+
+    async def _fetch(self, connector: Connector, request: Request, load: Load) -> None:
+        """Read remote blocks into the request's own, or apply ``kv_load_failure_policy``."""
+        size = self.config.block_size
+        first, end = request.local_tokens // size, self.pool.blocks_for(request.local_tokens + request.external_tokens)
+        self._fetching.add(request)
+        try:
+            if load is Load.STUCK:
+                await self._hang(request)
+            request.pull = connector.spawn(connector.pull(request, request.blocks[first:end]))
+            await asyncio.shield(request.pull)
+        except TransferError:
+            if connector.settings.kv_load_failure_policy == "fail":
+                raise
+            if (request.kv_params or {}).get("do_remote_decode"):
+                await self._hang(request)  # vLLM 0.32 matches the remote blocks again, but never asks for them again
+            request.external_tokens = 0
+        finally:
+            self._fetching.discard(request)
+            if request.pull is not None and request.pull.done():
+                request.pull = None
+        self._remember(request, request.local_tokens + request.external_tokens)
+
+    async def _hang(self, request: Request) -> None:
+        request.leaked = True
+        await asyncio.Event().wait()
+
+    async def _prefill(self, request: Request) -> None:
+        """Compute the rest of the prompt from what the blocks hold."""
+        total = len(request.prompt)
+        computed = min(request.local_tokens + request.external_tokens, total - 1)
+        request.cached_tokens = computed
+        began = self.clock.now()
+        async with self._gpu:
+            seconds = self.config.knobs.speed.prefill(total - computed, computed)
+            await pause(self.clock, seconds * self.config.knobs.time_scale)
+        read = self.pool.read(request.blocks, computed)
+        request.taint = content.taint(read, request.expected[:computed])
+        new = request.expected[computed:] + np.uint64(request.taint)
+        self.pool.write(request.blocks, computed, new)
+        request.fold = content.fold(np.concatenate((read, new)))
+        request.last_slot = int(request.expected[-1])
+        self._remember(request, total)
+        self._count_prompt(request, computed, self.clock.now() - began)
+
+    async def _decode(self, request: Request) -> AsyncGenerator[Step, None]:
+        sampling, knobs = request.sampling, self.config.knobs
+        sampler = Sampler(knobs, sampling.style, not sampling.ignore_eos, sampling.min_tokens)
+        gap = knobs.speed.decode(1) * knobs.time_scale
+        while True:
+            token = sampler.next(request.fold, request.output[-1] if request.output else None)
+            request.output.append(token)
+            now = self.clock.now()
+            if len(request.output) == 1:
+                request.first_token_at = now
+                self.metrics.first_token.observe(now - request.arrival)
+            reason, stop = self._why_stop(request, token)
+            yield Step([token], reason, stop)
+            if reason is not None:
+                return
+            await self._append(request, token)
+            if gap > 0:
+                await pause(self.clock, gap)
+
+    def _why_stop(self, request: Request, token: int) -> tuple[str | None, int | None]:
+        sampling = request.sampling
+        if len(request.output) >= sampling.min_tokens:
+            if token == tokenizer.EOS and not sampling.ignore_eos:
+                return "stop", None
+            if token in sampling.stop_token_ids:
+                return "stop", token
+        if len(request.output) >= sampling.max_tokens or request.computed_tokens + 1 >= self.config.max_model_len:
+            return "length", None
+        return None, None
+
+    async def _append(self, request: Request, token: int) -> None:
+        """Compute the KV of a token that has been sampled."""
+        position = len(request.prompt) + len(request.output) - 1
+        index, offset = divmod(position, self.config.block_size)
+        if index == len(request.blocks):
+            while not self.pool.allocatable(1, []):
+                self._change.clear()
+                await self._change.wait()
+            request.blocks += self.pool.allocate(1)
+        request.last_slot = content.extend(request.last_slot, token, position)
+        held = (request.last_slot + request.taint) & content.MASK
+        self.pool.write_one(request.blocks[index], offset, held)
+        request.fold = (request.fold + held * content.weight(position)) & content.MASK
+        if offset == self.config.block_size - 1:
+            self.pool.cache(request.blocks[index], request.last_slot)
+
+    def _remember(self, request: Request, tokens: int) -> None:
+        """Enter the full blocks among the first `tokens` into the prefix cache, under the request's own tokens."""
+        size = self.config.block_size
+        keys = request.expected[size - 1 :: size][: tokens // size].tolist()
+        for block, key in zip(request.blocks, keys, strict=False):
+            self.pool.cache(block, key)
+
+    def _finish(self, request: Request, step: Step) -> Step:
+        self._count_output(request)
+        handle = None
+        if self.connector is not None and step.finish_reason is not None:
+            handle = self.connector.finished(request, step.finish_reason)
+            if handle is not None:
+                request.blocks = []  # the lease has them now
+        return Step(step.tokens, step.finish_reason, step.stop_reason, handle)
+
+    def _leave(self, request: Request, finish: str) -> None:
+        connector = self.connector
+        if connector is not None:
+            connector.stop_heartbeat(request)
+            if not request.blocks and finish == "abort" and (request.kv_params or {}).get("do_remote_prefill"):
+                connector.notify_owner(request)  # never scheduled: the prefill engine must not wait for its lease
+        self._running.discard(request)
+        self.metrics.success[finish].inc()
+        if request.pull is not None:
+            # The transfer cannot be called back; it goes on writing into these blocks.
+            request.pull.add_done_callback(lambda _: self._free(request))
+        elif not request.leaked:
+            self._free(request)
+
+    def _free(self, request: Request) -> None:
+        self.pool.free(request.blocks)
+        request.blocks = []
+        self._changed()
+
+    def _changed(self) -> None:
+        self._change.set()
+
+    def _count_prompt(self, request: Request, computed: int, seconds: float) -> None:
+        total, external = len(request.prompt), request.external_tokens
+        recomputed = 1 if computed + 1 == total else 0
+        metrics = self.metrics
+        metrics.prefill_time.observe(seconds)
+        metrics.prompt_tokens.inc(total)
+        metrics.prompt_cached.inc(computed)
+        metrics.request_computed.observe(total - computed)
+        metrics.prompt_by_source["local_compute"].inc(total - computed)
+        metrics.prompt_by_source["external_kv_transfer"].inc(external)
+        metrics.prompt_by_source["local_cache_hit"].inc(max(0, computed + recomputed - external))
+        metrics.cached_by_source["device"].inc(request.local_tokens)
+        metrics.cached_by_source["p2p"].inc(external)
+        metrics.prefix_queries.inc(total)
+        metrics.prefix_hits.inc(request.local_tokens)
+        if self.connector is not None:
+            metrics.external_queries.inc(total - request.local_tokens)
+            metrics.external_hits.inc(external)
+
+    def _count_output(self, request: Request) -> None:
+        now, count = self.clock.now(), len(request.output)
+        self.metrics.generation_tokens.inc(count)
+        self.metrics.request_prompt.observe(len(request.prompt))
+        self.metrics.request_generation.observe(count)
+        self.metrics.latency.observe(now - request.arrival)
+        self.metrics.decode_time.observe(now - request.first_token_at)
+        if count > 1:
+            self.metrics.token_gap.observe((now - request.first_token_at) / (count - 1))
+
+    def _expose_state(self) -> None:
+        metrics = self.metrics
+        metrics.running.set_function(lambda: len(self._running) - len(self._fetching))
+        metrics.waiting.set_function(lambda: len(self._queue) + len(self._fetching))
+        metrics.waiting_for["capacity"].set_function(lambda: len(self._queue))
+        metrics.waiting_for["deferred"].set_function(lambda: len(self._fetching))
+        metrics.kv_usage.set_function(lambda: self.pool.usage)

@@ -1,0 +1,106 @@
+"""Between HTTP and the engine core, where vLLM's ``AsyncLLM`` is, and kvloop's plugin with it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import Gauge
+
+from e2e.enginesim.config import Features
+from e2e.enginesim.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from types import ModuleType
+
+    from e2e.enginesim.clock import Clock
+    from e2e.enginesim.config import Config
+    from e2e.enginesim.request import Request, Step
+
+log = logging.getLogger("enginesim")
+
+_GROUP, _NAME = "vllm.general_plugins", "kvloop"
+
+
+def installed_plugin() -> tuple[ModuleType, str] | None:
+    """Kvloop's guard module and version, if its plugin is installed and VLLM_PLUGINS permits it."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if allowed is not None and _NAME not in allowed.split(","):
+        return None
+    for entry in importlib.metadata.entry_points(group=_GROUP, name=_NAME):
+        module = importlib.import_module(entry.module.rpartition(".")[0] + ".guard")
+        return module, entry.dist.version if entry.dist is not None else "unknown"
+    return None
+
+
+class Frontend:
+    """One API server on one engine core. `plugin` is what `installed_plugin` returns."""
+
+    def __init__(self, config: Config, clock: Clock, plugin: tuple[ModuleType, str] | None) -> None:
+        self.engine = Engine(config, clock)
+        self.features = Features.of(config.knobs.vllm_version)
+        self.guard = plugin[0] if plugin is not None else None
+        self.draining = asyncio.Event()
+        self.frozen = asyncio.Event()
+        if plugin is not None:
+            self._export_info(config, plugin[1])
+
+    @property
+    def adds_stream_event(self) -> bool:
+        """Whether the plugin has to send the handle of a stream, because this vLLM does not."""
+        return self.guard is not None and not self.features.handle_in_stream
+
+    async def generate(self, request: Request) -> AsyncGenerator[Step, None]:
+        """Run a request through the guard and the engine; closing the iterator aborts it."""
+        if self.draining.is_set():
+            await asyncio.Event().wait()  # vLLM accepts requests while it drains, and leaves most unanswered
+        report = self._check(request)
+        steps = self.engine.generate(request)
+        try:
+            async for step in steps:
+                if self.frozen.is_set():
+                    await asyncio.Event().wait()
+                if step.kv_transfer_params is not None:
+                    self._sign(request, step.kv_transfer_params, report)
+                yield step
+        finally:
+            await steps.aclose()
+
+    def _key(self, request: Request) -> bytes:
+        assert self.guard is not None
+        key: bytes = self.guard.seed(request.lora, request.cache_salt)
+        return key
+
+    def _check(self, request: Request) -> dict[str, Any] | None:
+        if self.guard is None or not request.kv_params:
+            return None
+        report = self.guard.shrink(request.kv_params, request.prompt, self._key(request), text_only=request.text_only)
+        return None if report is None else report.as_dict()
+
+    def _sign(self, request: Request, handle: dict[str, Any], report: dict[str, Any] | None) -> None:
+        if self.guard is None:
+            return
+        if handle["do_remote_decode"]:
+            sequence, size = request.prompt + request.output, self.engine.config.block_size
+            handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))
+        elif report is not None:
+            handle["guard"] = report
+
+    def _export_info(self, config: Config, version: str) -> None:
+        connector = self.engine.connector
+        labels = {
+            "plugin_version": version,
+            "vllm_version": config.knobs.vllm_version,
+            "role": config.transfer.kv_role if config.transfer is not None else "",
+            "active": "1",
+            "block_size": str(config.block_size),
+            "boot_id": connector.engine_id if connector is not None else "",
+        }
+        info = Gauge(
+            "kvloop_engine_info", "kvloop's engine plugin.", list(labels), registry=self.engine.metrics.registry
+        )
+        info.labels(**labels).set(1)
