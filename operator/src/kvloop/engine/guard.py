@@ -209,6 +209,7 @@ def _is_sound(handle: dict[str, Any]) -> bool:
         and _is_int(handle.get("remote_num_tokens", 0), 0)
         and isinstance(handle.get("transfer_mode", ""), str)
         and (expiry is None or _is_finite(expiry))
+        and all(isinstance(handle.get(k, False), bool) for k in ("do_remote_decode", "do_remote_prefill"))
         and isinstance(groups, list)
         and 0 < len(groups) <= _MAX_GROUPS
         and all(isinstance(group, list) for group in groups)
