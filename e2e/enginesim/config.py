@@ -69,7 +69,7 @@ class Knobs:
         env = dict(os.environ) if env is None else env
         known: dict[str, tuple[str, Callable[[str], Any]]] = {
             "VLLM_VERSION": ("vllm_version", str),
-            "SPEED": ("speed", PRESETS.__getitem__),
+            "SPEED_MODEL": ("speed", PRESETS.__getitem__),
             "TIME_SCALE": ("time_scale", float),
             "SEED": ("seed", int),
             "KV_TOKENS": ("kv_tokens", int),
@@ -115,6 +115,13 @@ class Config:
     side_channel_host: str = "localhost"
     side_channel_port: int = 5600
     knobs: Knobs = field(default_factory=Knobs)
+
+    def __post_init__(self) -> None:
+        if self.num_blocks * self.block_size < self.max_model_len:
+            raise ValueError(
+                f"the KV cache holds {self.num_blocks * self.block_size} tokens, less than one sequence of "
+                f"{self.max_model_len}: raise ENGINESIM_KV_TOKENS or lower --max-model-len"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from e2e.enginesim.sidechannel import TransferError
 from e2e.enginesim.transfer import Connector, EngineDeadError, Load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from e2e.enginesim.clock import Clock
     from e2e.enginesim.config import Config
@@ -78,50 +78,54 @@ class Engine:
         finally:
             self._leave(request, finish)
 
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait for a condition on the queue, the running requests or the leases."""
+        while not holds():
+            self._change.clear()
+            await self._change.wait()
+
     async def _prepare(self, request: Request) -> None:
         """Everything up to the moment at which the first token can be sampled."""
         connector = self.connector
-        tokens = np.array(request.prompt, dtype=np.uint32)
-        origin = content.origin(self.config.model, request.lora, request.cache_salt)
-        request.expected = content.cold(tokens, origin)
         if connector is not None:
             connector.start_heartbeat(request)
         await self._admit(request)
-        load = connector.after_allocation(request, request.external_tokens) if connector is not None else Load.NONE
-        if connector is not None and load is Load.NOTIFY:
-            connector.notify_owner(request)
-        if connector is not None and load is not Load.NONE and request.external_tokens:
-            await self._fetch(connector, request, load)
+        self.metrics.queue_time.observe(self.clock.now() - request.arrival)
         if connector is not None:
+            request.external_tokens = connector.match(request, request.local_tokens)
+            load = connector.after_allocation(request, request.external_tokens)
+            if load is Load.NOTIFY:
+                connector.notify_owner(request.kv_params, request.id)
+            elif load is not Load.NONE:
+                await self._fetch(connector, request, load)
             connector.stop_heartbeat(request)
         await self._prefill(request)
+        self._count_prompt(request)
 
-    async def _admit(self, request: Request) -> None:
-        """Wait for a place in the batch and for blocks; first come, first served."""
-        self._queue.append(request)
+    async def _admit(self, request: Request, *, first: bool = False) -> None:
+        """Wait for a place in the batch and for blocks; first come, first served, preempted ones before all."""
+        tokens = np.array(request.prompt + request.output, dtype=np.uint32)
+        origin = content.origin(self.config.model, request.lora, request.cache_salt)
+        request.expected = content.cold(tokens, origin)
+        (self._queue.appendleft if first else self._queue.append)(request)
         try:
-            while self._queue[0] is not request or not self._allocate(request):
-                self._change.clear()
-                await self._change.wait()
+            await self.wait_until(lambda: self._queue[0] is request and self._allocate(request))
             self._running.add(request)
         finally:
             self._queue.remove(request)
             self._changed()
-        self.metrics.queue_time.observe(self.clock.now() - request.arrival)
 
     def _allocate(self, request: Request) -> bool:
-        size = self.config.block_size
+        size, total = self.config.block_size, len(request.expected)
         keys: list[int] = []
         if self.config.prefix_caching:
             # The last token is never taken from the cache: something must be computed to sample from.
-            keys = request.expected[size - 1 :: size][: (len(request.prompt) - 1) // size].tolist()
+            keys = request.expected[size - 1 :: size][: (total - 1) // size].tolist()
         hits = self.pool.lookup(keys)
-        new = self.pool.blocks_for(len(request.prompt)) - len(hits)
+        new = self.pool.blocks_for(total) - len(hits)
         if len(self._running) >= self.config.max_num_seqs or not self.pool.allocatable(new, hits):
             return False
-        request.local_tokens = len(hits) * size
-        if self.connector is not None:
-            request.external_tokens = self.connector.match(request, request.local_tokens)
+        request.local_tokens, request.external_tokens = len(hits) * size, 0
         self.pool.hold(hits)
         request.blocks = hits + self.pool.allocate(new)
         return True
@@ -153,8 +157,8 @@ class Engine:
         await asyncio.Event().wait()
 
     async def _prefill(self, request: Request) -> None:
-        """Compute the rest of the prompt from what the blocks hold."""
-        total = len(request.prompt)
+        """Compute the rest of the sequence from what the blocks hold."""
+        total = len(request.expected)
         computed = min(request.local_tokens + request.external_tokens, total - 1)
         request.cached_tokens = computed
         began = self.clock.now()
@@ -168,7 +172,7 @@ class Engine:
         request.fold = content.fold(np.concatenate((read, new)))
         request.last_slot = int(request.expected[-1])
         self._remember(request, total)
-        self._count_prompt(request, computed, self.clock.now() - began)
+        self.metrics.prefill_time.observe(self.clock.now() - began)
 
     async def _decode(self, request: Request) -> AsyncGenerator[Step, None]:
         sampling, knobs = request.sampling, self.config.knobs
@@ -205,9 +209,10 @@ class Engine:
         position = len(request.prompt) + len(request.output) - 1
         index, offset = divmod(position, self.config.block_size)
         if index == len(request.blocks):
-            while not self.pool.allocatable(1, []):
-                self._change.clear()
-                await self._change.wait()
+            await self.wait_until(lambda: self.pool.allocatable(1, []) or self._is_youngest(request))
+            if not self.pool.allocatable(1, []):
+                await self._preempt(request)
+                return
             request.blocks += self.pool.allocate(1)
         request.last_slot = content.extend(request.last_slot, token, position)
         held = (request.last_slot + request.taint) & content.MASK
@@ -215,6 +220,17 @@ class Engine:
         request.fold = (request.fold + held * content.weight(position)) & content.MASK
         if offset == self.config.block_size - 1:
             self.pool.cache(request.blocks[index], request.last_slot)
+
+    def _is_youngest(self, request: Request) -> bool:
+        return all(request.arrival >= other.arrival for other in self._running)
+
+    async def _preempt(self, request: Request) -> None:
+        """Give all blocks to the older requests; compute everything again once there is room."""
+        self.metrics.preemptions.inc()
+        self._running.discard(request)
+        self._free(request)
+        await self._admit(request, first=True)
+        await self._prefill(request)
 
     def _remember(self, request: Request, tokens: int) -> None:
         """Enter the full blocks among the first `tokens` into the prefix cache, under the request's own tokens."""
@@ -237,7 +253,8 @@ class Engine:
         if connector is not None:
             connector.stop_heartbeat(request)
             if not request.blocks and finish == "abort" and (request.kv_params or {}).get("do_remote_prefill"):
-                connector.notify_owner(request)  # never scheduled: the prefill engine must not wait for its lease
+                # Never scheduled: the prefill engine must not wait for its lease.
+                connector.notify_owner(request.kv_params, request.id)
         self._running.discard(request)
         self.metrics.success[finish].inc()
         if request.pull is not None:
@@ -254,11 +271,10 @@ class Engine:
     def _changed(self) -> None:
         self._change.set()
 
-    def _count_prompt(self, request: Request, computed: int, seconds: float) -> None:
-        total, external = len(request.prompt), request.external_tokens
+    def _count_prompt(self, request: Request) -> None:
+        total, computed, external = len(request.prompt), request.cached_tokens, request.external_tokens
         recomputed = 1 if computed + 1 == total else 0
         metrics = self.metrics
-        metrics.prefill_time.observe(seconds)
         metrics.prompt_tokens.inc(total)
         metrics.prompt_cached.inc(computed)
         metrics.request_computed.observe(total - computed)

@@ -70,6 +70,12 @@ class Frontend:
         finally:
             await steps.aclose()
 
+    def reject(self, kv_params: Any) -> None:
+        """Let go of the blocks that a request refused for its length came to read, as vLLM does for decode legs."""
+        connector = self.engine.connector
+        if connector is not None and isinstance(kv_params, dict) and kv_params.get("do_remote_prefill"):
+            connector.notify_owner(kv_params, "of a refused request")
+
     def _key(self, request: Request) -> bytes:
         assert self.guard is not None
         key: bytes = self.guard.seed(request.lora, request.cache_salt)

@@ -27,7 +27,6 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     include_stop: bool = False
-    n: int = 1
     style: Style = field(default_factory=Style)
 
 

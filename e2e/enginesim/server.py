@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from aiohttp import web
 
 from e2e.enginesim.api import chat, common, completions, utility
-from e2e.enginesim.clock import Clock, RealClock
+from e2e.enginesim.clock import Clock, RealClock, pause
 from e2e.enginesim.frontend import Frontend, installed_plugin
 from e2e.enginesim.sidechannel import TransferError
 
@@ -116,18 +116,18 @@ class EngineSim:
         are open get neither another byte nor an end until their clients hang up.
         """
         engine = self.frontend.engine
-        limit = self.config.shutdown_timeout
-        if limit > 0:
+        if self.config.shutdown_timeout > 0:
             self.frontend.draining.set()
-            deadline = self.clock.now() + limit
-            while engine.busy and self.clock.now() < deadline:
-                await asyncio.sleep(0.05)
+            idle = asyncio.create_task(engine.wait_until(lambda: not engine.busy))
+            limit = asyncio.create_task(pause(self.clock, self.config.shutdown_timeout))
+            _, late = await asyncio.wait((idle, limit), return_when=asyncio.FIRST_COMPLETED)
+            for task in late:
+                task.cancel()
             return
         self.frontend.frozen.set()
         if self._site is not None:
             await self._site.stop()
-        while engine.load:
-            await asyncio.sleep(0.05)
+        await engine.wait_until(lambda: engine.load == 0)
 
     async def __aenter__(self) -> Self:
         await self.start()

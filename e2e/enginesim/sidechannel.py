@@ -8,7 +8,6 @@ whatever the blocks hold at that moment is what the reader gets.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,7 +121,10 @@ class Remotes:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, engine_id: str, host: str, port: int) -> Remote:
-        """The engine of that id, after a handshake on first contact; raises TransferError."""
+        """The engine of that id, after a handshake on first contact; raises TransferError.
+
+        The arguments come from a handle and may be anything.
+        """
         async with self._locks.setdefault(engine_id, asyncio.Lock()):
             if engine_id not in self._known:
                 self._known[engine_id] = await self._handshake(engine_id, host, port)
@@ -144,16 +146,16 @@ class Remotes:
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(host.strip("[]"), port, limit=_LINE_LIMIT)
+                reader, writer = await asyncio.open_connection(str(host).strip("[]"), int(port), limit=_LINE_LIMIT)
                 asked = self._now()
                 writer.write(b'{"op":"handshake"}\n')
                 line = await reader.readline()
                 middle = (asked + self._now()) / 2
             other = orjson.loads(line)
             self._check(engine_id, other)
-        except (OSError, ValueError, TimeoutError) as error:
-            with contextlib.suppress(AttributeError):
-                writer.transport.abort()  # type: ignore[union-attr]  # None if the connection was never made
+        except (OSError, ValueError, TypeError, OverflowError, TimeoutError) as error:
+            if writer is not None:
+                writer.transport.abort()
             raise TransferError(f"handshake with {host}:{port} failed: {error or type(error).__name__}") from error
         return Remote(engine_id, other["clock"] - middle, reader, writer, asyncio.Lock())
 

@@ -166,9 +166,7 @@ class Connector:
         params = request.kv_params or {}
         remote_blocks = params["remote_block_ids"][0]
         try:
-            remote = await self.remotes.get(
-                params["remote_engine_id"], params["remote_host"], int(params["remote_port"])
-            )
+            remote = await self.remotes.get(params["remote_engine_id"], params["remote_host"], params["remote_port"])
             self._decline_if_expired(request, remote.clock_offset)
             if len(blocks) > len(remote_blocks):
                 raise EngineDeadError("assert num_decode_blocks <= len(prefill_group)")
@@ -188,18 +186,19 @@ class Connector:
         self._metrics.xfer_bytes.observe(len(raw))
         self._metrics.descriptors.observe(len(blocks))
 
-    def notify_owner(self, request: Request) -> None:
+    def notify_owner(self, params: dict[str, Any] | None, request_id: str) -> None:
         """Tell the owner of a request's remote blocks, in the background, that they may be freed."""
-        params = request.kv_params or {}
+        if not params or not all(key in params for key in _LOCATION):
+            return
 
         async def send() -> None:
             try:
                 remote = await self.remotes.get(
-                    params["remote_engine_id"], params["remote_host"], int(params["remote_port"])
+                    params["remote_engine_id"], params["remote_host"], params["remote_port"]
                 )
                 remote.tell({"op": "notify", "request": params["remote_request_id"]})
-            except (TransferError, TypeError, ValueError) as error:
-                log.warning("notification of %s failed: %s", request.id, error)
+            except TransferError as error:
+                log.warning("notification of %s failed: %s", request_id, error)
                 self._metrics.failed_transfers.inc()
                 self._metrics.failed_notifications.inc()
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from e2e.enginesim import template, tokenizer
 from e2e.enginesim.api import common
+from e2e.enginesim.api.call import Call, Collected
 from e2e.enginesim.api.common import ApiError, Output, field_of
-from e2e.enginesim.api.reply import Delta, ParseError, ReplyParser
+from e2e.enginesim.api.reply import Delta, ReplyParser
 from e2e.enginesim.model import Style
-from e2e.enginesim.request import EngineError, Request
+from e2e.enginesim.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiohttp import web
 
     from e2e.enginesim.frontend import Frontend
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 async def handle(http: web.Request) -> web.StreamResponse:
     frontend = http.app[common.FRONTEND]
-    call = ChatCall(frontend, await common.read_body(http), common.response_id(http, "chatcmpl"))
+    call = ChatCall(frontend, http, await common.read_body(http))
     if field_of(call.body, "stream", bool, default=False):
         return await common.stream(http, call.events())
     return common.json_response(await call.answer())
@@ -42,98 +41,87 @@ def prompt_of(body: dict[str, Any]) -> list[int]:
         raise ApiError(400, str(error)) from error
 
 
-class ChatCall:
-    def __init__(self, frontend: Frontend, body: dict[str, Any], identifier: str) -> None:
-        self.frontend, self.body, self.id = frontend, body, identifier
-        self.model, lora = common.check_model(frontend, body)
-        self.created = common.now()
-        self.params = field_of(body, "kv_transfer_params", dict)
-        self.return_ids = field_of(body, "return_token_ids", bool, default=False)
+class ChatCall(Call):
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any]) -> None:
+        super().__init__(frontend, http, body, "chatcmpl")
         self.style, self.form, self.tool_name = self._reply_kind()
         prompt = prompt_of(body)
         replaced = (self.params or {}).get("prompt_token_ids")
         if replaced is not None and frontend.features.prompt_token_ids:
             prompt = common.check_tokens(replaced)
         limit = field_of(body, "max_completion_tokens", int, field_of(body, "max_tokens", int))
-        sampling = common.sampling(frontend, body, len(prompt), limit, self.style)
         self.requests = [
             Request(
                 id=f"{self.id}-{uuid.uuid4().hex[:8]}",
                 prompt=prompt,
                 sampling=sampling,
                 kv_params=copy.deepcopy(self.params),
-                lora=lora,
+                lora=self.lora,
                 cache_salt=field_of(body, "cache_salt", str, ""),
                 text_only=not template.has_media(body["messages"]),
             )
-            for _ in range(sampling.n)
+            for sampling in common.samplings(frontend, body, len(prompt), limit, self.style)
         ]
-        self.parsers = [self._parser() for _ in self.requests]
+        self.reasons = frontend.engine.config.reasoning_parser is not None
+        self.parsers = [ReplyParser(reasoning=self.reasons, form=self.form, name=self.tool_name) for _ in self.requests]
+        self._parts = [Delta() for _ in self.requests]
 
     async def answer(self) -> dict[str, Any]:
-        deltas = [Delta() for _ in self.requests]
-        last: list[Output | None] = [None] * len(self.requests)
-        tokens: list[list[int]] = [[] for _ in self.requests]
-        params = None
-        try:
-            async for output in common.outputs(self.frontend, self.requests):
-                new = self._parse(output)
-                whole = deltas[output.index]
-                whole.reasoning += new.reasoning
-                whole.content += new.content
-                whole.tool_calls += new.tool_calls
-                tokens[output.index] += output.tokens
-                last[output.index] = output
-                params = output.kv_transfer_params or params
-        except (EngineError, ParseError) as error:
-            raise common.internal_error() from error
-        choices = [self._whole_choice(i, deltas[i], output, tokens[i]) for i, output in enumerate(last)]
+        whole = await self.collect()
         return {
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,
-            "choices": choices,
+            "choices": [self._whole_choice(i, choice) for i, choice in enumerate(whole)],
             "service_tier": None,
             "system_fingerprint": None,
-            "usage": self._usage(sum(map(len, tokens))),
+            "usage": self.usage(),
             "prompt_logprobs": None,
             "prompt_token_ids": self.requests[0].prompt if self.return_ids else None,
-            "kv_transfer_params": params,
+            "kv_transfer_params": self.handle,
         }
 
-    async def events(self) -> AsyncIterator[bytes]:
-        options = self.body.get("stream_options") or {}
-        in_stream = self.frontend.features.handle_in_stream
-        count, params, started = 0, None, False
-        try:
-            async for output in common.outputs(self.frontend, self.requests):
-                if not started:
-                    started = True
-                    for event in self._first_events():
-                        yield event
-                count += len(output.tokens)
-                params = output.kv_transfer_params or params
-                choice = self._choice(output)
-                if choice is None:
-                    continue
-                chunk = self._chunk([choice])
-                if options.get("continuous_usage_stats"):
-                    chunk["usage"] = self._usage(count)
-                if params is not None and in_stream and output.finish_reason:
-                    chunk["kv_transfer_params"] = params
-                yield common.sse(chunk)
-            if options.get("include_usage"):
-                chunk = self._chunk([])
-                chunk["usage"] = {k: v for k, v in self._usage(count).items() if v is not None}
-                if params is not None and in_stream:
-                    chunk["kv_transfer_params"] = params
-                yield common.sse(chunk)
-        except (EngineError, ParseError):
-            yield common.sse(common.internal_error().body)
-        if params is not None and self.frontend.adds_stream_event:
-            yield common.sse({**self._chunk([]), "kv_transfer_params": params})
-        yield b"data: [DONE]\n\n"
+    def take(self, output: Output) -> None:
+        new, whole = self._parse(output), self._parts[output.index]
+        whole.reasoning += new.reasoning
+        whole.content += new.content
+        whole.tool_calls += new.tool_calls
+
+    def first_chunks(self) -> list[dict[str, Any]]:
+        delta = {"role": "assistant", "content": ""}
+        chunks = []
+        for i, request in enumerate(self.requests):
+            chunk = self.chunk([{"index": i, "delta": delta, "logprobs": None, "finish_reason": None}])
+            chunk["prompt_token_ids"] = request.prompt if self.return_ids else None
+            chunks.append(chunk)
+        return chunks
+
+    def stream_choice(self, output: Output) -> dict[str, Any] | None:
+        """None where vLLM's parsers hold the text back and so send no chunk."""
+        delta = self._parse(output)
+        parsed = self.form is not None or self.reasons
+        if parsed and not delta and output.finish_reason is None and not self.return_ids:
+            return None
+        part: dict[str, Any] = {}
+        if delta.reasoning:
+            part["reasoning"] = delta.reasoning
+        if delta.content or not parsed:
+            part["content"] = delta.content
+        if delta.tool_calls:
+            part["tool_calls"] = delta.tool_calls
+        choice = {
+            "index": output.index,
+            "delta": part,
+            "logprobs": self._logprobs(output.tokens),
+            "finish_reason": self._finish_reason(output.index, output.finish_reason),
+            "token_ids": output.tokens if self.return_ids else None,
+        }
+        if output.finish_reason is not None:
+            choice["stop_reason"] = output.stop_reason
+        return choice
 
     def _reply_kind(self) -> tuple[Style, str | None, str]:
         """How the model is to answer, how its tool calls are written, and the one function's name if it is named."""
@@ -168,86 +156,34 @@ class ChatCall:
         text = template.text_of(last) if last.get("role") == "user" else ""
         return [t for t in tools if str(t.get("name")) in text]
 
-    def _parser(self) -> ReplyParser:
-        reasoning = self.frontend.engine.config.reasoning_parser is not None
-        return ReplyParser(reasoning=reasoning, form=self.form, name=self.tool_name)
-
     def _parse(self, output: Output) -> Delta:
-        parser = self.parsers[output.index]
-        return parser.push(output.text, final=output.finish_reason is not None)
+        return self.parsers[output.index].push(output.text, final=output.finish_reason is not None)
 
-    def _finish_reason(self, output: Output) -> str | None:
-        called = self.parsers[output.index].calls
-        return (
-            "tool_calls" if called and self.form != "named" and output.finish_reason == "stop" else output.finish_reason
-        )
+    def _finish_reason(self, index: int, reason: str | None) -> str | None:
+        called = self.parsers[index].calls and self.form != "named"
+        return "tool_calls" if called and reason == "stop" else reason
 
-    def _whole_choice(self, i: int, delta: Delta, output: Output | None, tokens: list[int]) -> dict[str, Any]:
+    def _whole_choice(self, i: int, choice: Collected) -> dict[str, Any]:
+        parts = self._parts[i]
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": delta.content or (None if delta.tool_calls or delta.reasoning else ""),
+            "content": parts.content or (None if parts.tool_calls or parts.reasoning else ""),
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": delta.reasoning or None,
+            "reasoning": parts.reasoning or None,
         }
-        if delta.tool_calls:
-            message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in delta.tool_calls]
+        if parts.tool_calls:
+            message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in parts.tool_calls]
         return {
             "index": i,
             "message": message,
-            "logprobs": self._logprobs(tokens),
-            "finish_reason": self._finish_reason(output) if output else None,
-            "stop_reason": output.stop_reason if output else None,
-            "token_ids": tokens if self.return_ids else None,
+            "logprobs": self._logprobs(choice.tokens),
+            "finish_reason": self._finish_reason(i, choice.finish_reason),
+            "stop_reason": choice.stop_reason,
+            "token_ids": choice.tokens if self.return_ids else None,
         }
-
-    def _first_events(self) -> list[bytes]:
-        events = []
-        for i in range(len(self.requests)):
-            delta = {"role": "assistant", "content": ""}
-            chunk = self._chunk([{"index": i, "delta": delta, "logprobs": None, "finish_reason": None}])
-            chunk["prompt_token_ids"] = self.requests[0].prompt if self.return_ids else None
-            events.append(common.sse(chunk))
-        return events
-
-    def _choice(self, output: Output) -> dict[str, Any] | None:
-        """A chunk's choice, or None where vLLM's parsers hold the text back and so send no chunk."""
-        delta = self._parse(output)
-        parsed = self.form is not None or self.frontend.engine.config.reasoning_parser is not None
-        if parsed and not delta and output.finish_reason is None and not self.return_ids:
-            return None
-        part: dict[str, Any] = {}
-        if delta.reasoning:
-            part["reasoning"] = delta.reasoning
-        if delta.content or not parsed:
-            part["content"] = delta.content
-        if delta.tool_calls:
-            part["tool_calls"] = delta.tool_calls
-        choice = {
-            "index": output.index,
-            "delta": part,
-            "logprobs": self._logprobs(output.tokens),
-            "finish_reason": self._finish_reason(output),
-            "token_ids": output.tokens if self.return_ids else None,
-        }
-        if output.finish_reason is not None:
-            choice["stop_reason"] = output.stop_reason
-        return choice
-
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
-
-    def _usage(self, completion: int) -> dict[str, Any]:
-        request = self.requests[0]
-        return common.usage(len(request.prompt), completion, common.cached_tokens(self.frontend, request))
 
     def _logprobs(self, tokens: list[int]) -> dict[str, Any] | None:
         """The simulated model is certain of every token."""

@@ -78,10 +78,13 @@ def check_model(frontend: Frontend, body: dict[str, Any]) -> tuple[str, str]:
     return model, ""
 
 
-def sampling(frontend: Frontend, body: dict[str, Any], prompt_tokens: int, limit: int | None, style: Style) -> Sampling:
-    """Sampling parameters of a chat or completion body; `limit` is its token limit, if any."""
+def samplings(
+    frontend: Frontend, body: dict[str, Any], prompt_tokens: int, limit: int | None, style: Style
+) -> list[Sampling]:
+    """Sampling parameters of each of a body's ``n`` choices; `limit` is its token limit, if any."""
     room = frontend.engine.config.max_model_len - prompt_tokens
     if room < 1 or (limit is not None and limit > room):
+        frontend.reject(body.get("kv_transfer_params"))
         raise ApiError(
             400,
             f"This model's maximum context length is {frontend.engine.config.max_model_len} tokens. However, you "
@@ -98,16 +101,16 @@ def sampling(frontend: Frontend, body: dict[str, Any], prompt_tokens: int, limit
     n = field_of(body, "n", int, 1)
     if n < 1:
         raise ApiError(400, f"n must be at least 1, got {n}.")
-    return Sampling(
+    one = Sampling(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         ignore_eos=field_of(body, "ignore_eos", bool, default=False),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=frozenset(field_of(body, "stop_token_ids", list, [])),
         include_stop=field_of(body, "include_stop_str_in_output", bool, default=False),
-        n=n,
         style=style,
     )
+    return [one] * n
 
 
 def check_tokens(tokens: list[Any]) -> list[int]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from e2e.enginesim import tokenizer
 from e2e.enginesim.api import common
+from e2e.enginesim.api.call import Call
 from e2e.enginesim.api.common import ApiError, Output, field_of
 from e2e.enginesim.model import Style
-from e2e.enginesim.request import EngineError, Request
+from e2e.enginesim.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from aiohttp import web
 
     from e2e.enginesim.frontend import Frontend
@@ -22,62 +21,49 @@ if TYPE_CHECKING:
 
 async def handle(http: web.Request) -> web.StreamResponse:
     frontend = http.app[common.FRONTEND]
-    body = await common.read_body(http)
-    call = _Call(frontend, http, body)
-    if field_of(body, "stream", bool, default=False):
+    call = CompletionCall(frontend, http, await common.read_body(http))
+    if field_of(call.body, "stream", bool, default=False):
         return await common.stream(http, call.events())
     return common.json_response(await call.answer())
 
 
-class _Call:
+class CompletionCall(Call):
+    chunk_object = "text_completion"
+
     def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any]) -> None:
-        self.frontend, self.body = frontend, body
-        self.model, lora = common.check_model(frontend, body)
-        self.id = common.response_id(http, "cmpl")
-        self.created = common.now()
-        self.params = field_of(body, "kv_transfer_params", dict)
-        self.return_ids = field_of(body, "return_token_ids", bool, default=False)
+        super().__init__(frontend, http, body, "cmpl")
         self.echo = field_of(body, "echo", bool, default=False)
-        self.requests = []
         limit = field_of(body, "max_tokens", int, 16)
-        for i, prompt in enumerate(_prompts(body.get("prompt"))):
-            sampling = common.sampling(frontend, body, len(prompt), limit, Style())
-            for _ in range(sampling.n):
-                request = Request(
-                    id=f"{self.id}-{i}-{uuid.uuid4().hex[:8]}",
-                    prompt=prompt,
-                    sampling=sampling,
-                    kv_params=copy.deepcopy(self.params),
-                    lora=lora,
-                    cache_salt=field_of(body, "cache_salt", str, ""),
-                )
-                self.requests.append(request)
+        self.prompts = _prompts(body.get("prompt"))
+        self.requests = [
+            Request(
+                id=f"{self.id}-{i}-{uuid.uuid4().hex[:8]}",
+                prompt=prompt,
+                sampling=sampling,
+                kv_params=copy.deepcopy(self.params),
+                lora=self.lora,
+                cache_salt=field_of(body, "cache_salt", str, ""),
+            )
+            for i, prompt in enumerate(self.prompts)
+            for sampling in common.samplings(frontend, body, len(prompt), limit, Style())
+        ]
+        self._texts = [""] * len(self.requests)
+        self._begun: set[int] = set()
 
     async def answer(self) -> dict[str, Any]:
-        texts = [tokenizer.decode(r.prompt) if self.echo else "" for r in self.requests]
-        last: list[Output | None] = [None] * len(self.requests)
-        tokens: list[list[int]] = [[] for _ in self.requests]
-        params = None
-        try:
-            async for output in common.outputs(self.frontend, self.requests):
-                texts[output.index] += output.text
-                tokens[output.index] += output.tokens
-                last[output.index] = output
-                params = output.kv_transfer_params or params
-        except EngineError as error:
-            raise common.internal_error() from error
+        whole = await self.collect()
         choices = [
             {
                 "index": i,
-                "text": texts[i],
-                "logprobs": _logprobs(self.body, tokens[i]),
-                "finish_reason": output.finish_reason if output else None,
-                "stop_reason": output.stop_reason if output else None,
-                "token_ids": tokens[i] if self.return_ids else None,
+                "text": self._texts[i],
+                "logprobs": self._logprobs(choice.tokens),
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+                "token_ids": choice.tokens if self.return_ids else None,
                 "prompt_logprobs": None,
                 "prompt_token_ids": self.requests[i].prompt if self.return_ids else None,
             }
-            for i, output in enumerate(last)
+            for i, choice in enumerate(whole)
         ]
         return {
             "id": self.id,
@@ -87,59 +73,47 @@ class _Call:
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": None,
-            "usage": self._usage(sum(map(len, tokens))),
-            "kv_transfer_params": params,
+            "usage": self.usage(),
+            "kv_transfer_params": self.handle,
         }
 
-    async def events(self) -> AsyncIterator[bytes]:
-        count, params, started = 0, None, set()
-        try:
-            async for output in common.outputs(self.frontend, self.requests):
-                count += len(output.tokens)
-                params = output.kv_transfer_params or params
-                first = output.index not in started
-                started.add(output.index)
-                chunk = self._chunk([self._choice(output, first=first)])
-                if params is not None and self.frontend.features.handle_in_stream and output.finish_reason:
-                    chunk["kv_transfer_params"] = params
-                yield common.sse(chunk)
-            if (self.body.get("stream_options") or {}).get("include_usage"):
-                chunk = self._chunk([])
-                chunk["usage"] = {k: v for k, v in self._usage(count).items() if v is not None}
-                if params is not None and self.frontend.features.handle_in_stream:
-                    chunk["kv_transfer_params"] = params
-                yield common.sse(chunk)
-        except EngineError:
-            yield common.sse(common.internal_error().body)
-        if params is not None and self.frontend.adds_stream_event:
-            yield common.sse({**self._chunk([]), "kv_transfer_params": params})
-        yield b"data: [DONE]\n\n"
+    def take(self, output: Output) -> None:
+        self._texts[output.index] += self._echoed(output, first=self._first(output)) + output.text
 
-    def _choice(self, output: Output, *, first: bool) -> dict[str, Any]:
-        request = self.requests[output.index]
+    def stream_choice(self, output: Output) -> dict[str, Any]:
+        first = self._first(output)
         return {
             "index": output.index,
-            "text": tokenizer.decode(request.prompt) + output.text if self.echo and first else output.text,
-            "logprobs": _logprobs(self.body, output.tokens),
+            "text": self._echoed(output, first=first) + output.text,
+            "logprobs": self._logprobs(output.tokens),
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
-            "prompt_token_ids": request.prompt if self.return_ids and first else None,
+            "prompt_token_ids": self.requests[output.index].prompt if self.return_ids and first else None,
             "token_ids": output.tokens if self.return_ids else None,
         }
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
 
-    def _usage(self, completion: int) -> dict[str, Any]:
-        prompts = {r.id.rsplit("-", 2)[1]: len(r.prompt) for r in self.requests}
-        cached = common.cached_tokens(self.frontend, self.requests[0])
-        return common.usage(sum(prompts.values()), completion, cached)
+    def _first(self, output: Output) -> bool:
+        first = output.index not in self._begun
+        self._begun.add(output.index)
+        return first
+
+    def _echoed(self, output: Output, *, first: bool) -> str:
+        return tokenizer.decode(self.requests[output.index].prompt) if self.echo and first else ""
+
+    def _logprobs(self, tokens: list[int]) -> dict[str, Any] | None:
+        """The simulated model is certain of every token."""
+        if field_of(self.body, "logprobs", int) is None:
+            return None
+        texts = [tokenizer.decode([t]) for t in tokens]
+        return {
+            "text_offset": [0] * len(tokens),
+            "token_logprobs": [0.0] * len(tokens),
+            "tokens": texts,
+            "top_logprobs": [{text: 0.0} for text in texts],
+        }
 
 
 def _prompts(prompt: Any) -> list[list[int]]:
@@ -151,16 +125,3 @@ def _prompts(prompt: Any) -> list[list[int]]:
     if isinstance(prompt, list):
         return [common.check_tokens(prompt)]
     raise ApiError(400, "Either prompt or prompt_embeds must be provided and non-empty.")
-
-
-def _logprobs(body: dict[str, Any], tokens: list[int]) -> dict[str, Any] | None:
-    """The simulated model is certain of every token."""
-    if field_of(body, "logprobs", int) is None:
-        return None
-    texts = [tokenizer.decode([t]) for t in tokens]
-    return {
-        "text_offset": [0] * len(tokens),
-        "token_logprobs": [0.0] * len(tokens),
-        "tokens": texts,
-        "top_logprobs": [{text: 0.0} for text in texts],
-    }
