@@ -37,7 +37,9 @@ class Program:
         if not self.module:
             return "local"
         found = re.search(
-            rf"^\s*{re.escape(self.module)} (v\S+)", (_MODULES / self.folder / "go.mod").read_text(), re.MULTILINE
+            rf"^\s*(?:require )?{re.escape(self.module)} (v\S+)",
+            (_MODULES / self.folder / "go.mod").read_text(),
+            re.MULTILINE,
         )
         if not found:
             raise ClusterError(
@@ -69,6 +71,7 @@ PROGRAMS = {
         Program("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
         *(Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes") for name in _KUBERNETES),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
+        Program("coredns", "coredns", "kvloop.io/e2e/cluster/coredns", "github.com/coredns/coredns"),
         Program("testpod", "testpod", "kvloop.io/e2e/cluster/testpod"),
     )
 }

@@ -2,16 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import yaml
 
+from e2e.cluster.binaries import ensure
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kwok import P5EN, NodeShape, fake_node
+from e2e.cluster.system import cluster_folder, write_private
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
@@ -22,11 +27,44 @@ class KubectlError(ClusterError):
 
 
 class Client:
-    """One user's access to one cluster."""
+    """The administrator's access to a cluster, which may be anybody's; what only ours can do raises ClusterError.
 
-    def __init__(self, kubeconfig: Path, kubectl: Path) -> None:
-        self.kubeconfig = kubeconfig
-        self._kubectl = kubectl
+    Attributes:
+        name: By which the command line finds it again.
+        folder: Of our files about it.
+    """
+
+    def __init__(self, name: str, kubeconfig: Path | None = None) -> None:
+        self.name = name
+        self.folder = cluster_folder(name)
+        self.kubeconfig = kubeconfig or self.folder / "kubeconfigs" / "admin.yaml"
+
+    @cached_property
+    def _kubectl(self) -> Path:
+        found = shutil.which("kubectl")
+        return Path(found) if found else ensure(["kubectl"])["kubectl"]
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    def up(self) -> None:
+        """Make sure that the cluster answers. Raises ClusterError if it does not."""
+        self.kubectl("get", "--raw=/readyz", timeout_s=30)
+
+    def down(self) -> None:
+        """Forget a cluster that is not ours to stop."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def remember(self, record: Mapping[str, Any]) -> None:
+        """Write down, once the cluster is up, what a later process needs to know of it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "cluster.json").write_text(json.dumps(record))
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout_s: float = 120) -> str:  # noqa: A002 - subprocess's own name
         """Run kubectl and return its standard output.
@@ -35,7 +73,7 @@ class Client:
             KubectlError: kubectl ended with another code than 0, or not within `timeout_s` seconds.
         """
         command = [str(self._kubectl), f"--kubeconfig={self.kubeconfig}", *arguments]
-        environment = os.environ | {"KUBECACHEDIR": str(self.kubeconfig.parent / "kubectl-cache")}
+        environment = os.environ | {"KUBECACHEDIR": str(self.folder / "kubectl-cache")}
         try:
             done = subprocess.run(
                 command, input=input, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment
@@ -43,7 +81,7 @@ class Client:
         except subprocess.TimeoutExpired as error:
             raise KubectlError(f"`kubectl {' '.join(arguments)}` did not end within {timeout_s:.0f} s") from error
         if done.returncode:
-            raise KubectlError(done.stderr.strip())
+            raise KubectlError(done.stderr.strip().removeprefix("error: "))
         return done.stdout
 
     def apply(self, objects: str | Object | Iterable[Object], namespace: str = "default") -> None:
@@ -110,10 +148,7 @@ class Client:
             for context in content["contexts"]
             if context["name"] == content["current-context"]
         ]
-        file = self.kubeconfig.parent / f"{namespace}.{name}.yaml"
-        file.touch(mode=0o600)
-        file.write_text(yaml.safe_dump(content, sort_keys=False))
-        return file
+        return write_private(self.folder / "kubeconfigs" / f"{namespace}.{name}.yaml", yaml.safe_dump(content))
 
     @property
     def audit_log(self) -> Path:

@@ -1,12 +1,11 @@
 """One throw-away Kubernetes cluster, all of whose state is in one folder."""
 
-import json
 import shutil
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
-from e2e.cluster import kwok
+from e2e.cluster import dns, kwok
 from e2e.cluster.binaries import ensure
 from e2e.cluster.client import Client
 from e2e.cluster.control_plane import ControlPlane
@@ -17,7 +16,7 @@ from e2e.cluster.node import NAME as NODE_NAME
 from e2e.cluster.node import Node
 from e2e.cluster.processes import Processes
 from e2e.cluster.progress import step
-from e2e.cluster.system import cache_folder, require_node_packages
+from e2e.cluster.system import locked, require_node_packages
 
 Profile = Literal["api", "control", "node"]
 
@@ -26,17 +25,17 @@ _CONTROL = (*_API, "kube-controller-manager", "kube-scheduler", "kwok")
 PROGRAMS: dict[Profile, tuple[str, ...]] = {
     "api": _API,
     "control": _CONTROL,
-    "node": (*_CONTROL, "kubelet", "kube-proxy", "testpod"),
+    "node": (*_CONTROL, "kubelet", "kube-proxy", "coredns", "testpod"),
 }
 
 
 class Cluster(Client):
-    """A cluster by name. `with Cluster(...)` starts it from nothing and removes it at the end.
+    """A cluster that is built and run here. `with Cluster(...)` starts it from nothing and removes it at the end.
 
     Args:
         name: Of the cluster and of its folder.
         profile: `api` is etcd and kube-apiserver; `control` adds the controller manager, the scheduler and KWOK; `node`
-            adds a real node, which needs root.
+            adds a real node, ClusterIPs and DNS, and needs root.
         fsync: Whether etcd keeps its data over a crash of the machine, which no test needs and which costs much.
         node_monitor_grace_s: After how many seconds without a heartbeat a node counts as gone.
     """
@@ -44,38 +43,11 @@ class Cluster(Client):
     def __init__(
         self, name: str = "kvloop", profile: Profile = "node", *, fsync: bool = False, node_monitor_grace_s: int = 50
     ) -> None:
-        if profile == "node":
-            require_node_packages()
-        self.name = name
-        self.profile = profile
-        self.folder = cache_folder() / "clusters" / name
+        super().__init__(name)
+        self.profile: Profile = profile
         self._fsync = fsync
         self._node_monitor_grace_s = node_monitor_grace_s
-        self._programs = ensure(PROGRAMS[profile])
         self._processes = Processes(self.folder)
-        self._node = Node(self.folder, self._processes, self._programs)
-        self._control_plane = ControlPlane(self.folder, self._processes, self._programs)
-        super().__init__(self.folder / "kubeconfigs" / "admin.yaml", self._programs["kubectl"])
-
-    @classmethod
-    def attach(cls, name: str) -> "Cluster":
-        """The running cluster of that name."""
-        try:
-            profile = json.loads((cache_folder() / "clusters" / name / "cluster.json").read_text())["profile"]
-        except FileNotFoundError as error:
-            raise ClusterError(
-                f"There is no cluster {name}: start it by `python -m e2e.cluster up --name {name}`"
-            ) from error
-        return cls(name, profile)
-
-    def __enter__(self) -> Self:
-        self.up()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.down()
 
     @property
     def audit_log(self) -> Path:
@@ -83,29 +55,28 @@ class Cluster(Client):
 
     def up(self) -> None:
         """Start the cluster from nothing, over whatever an earlier run of that name left."""
-        self.down()
-        self.folder.mkdir(parents=True)
-        (self.folder / "cluster.json").write_text(json.dumps({"profile": self.profile}))
-        with step(f"starting cluster {self.name}"):
-            network = self._node.start() if self.profile == "node" else None
-            self._control_plane.prepare(network)
-            self._control_plane.start_api(network, fsync=self._fsync)
-            if self.profile != "api":
-                self._control_plane.start_controllers(self._node_monitor_grace_s)
-            if self.profile == "control":
-                self._start_kwok()
-            if network:
-                self._node.configure(network, self._control_plane, TEST_IMAGE)
-                write_test_image(self.folder / "testpod.tar")
-                self.load_image(self.folder / "testpod.tar")
-                self.wait(f"node/{NODE_NAME}", "condition=Ready")
+        if self.profile == "node":
+            require_node_packages()
+        ensure(PROGRAMS[self.profile])
+        with locked(f"cluster-{self.name}"):
+            self._remove()
+            self.folder.mkdir(parents=True)
+            with step(f"starting cluster {self.name}"):
+                try:
+                    self._start()
+                except BaseException:
+                    self._stop()  # the folder stays, for its logs
+                    raise
+            self.remember({"profile": self.profile})
 
     def down(self) -> None:
         """Stop what was started and remove every trace of it; nothing happens if there is none."""
-        for daemon in self._processes.names():
-            self._processes.stop(daemon)
-        self._node.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with locked(f"cluster-{self.name}"):
+            self._remove()
+
+    def daemons(self) -> dict[str, int | None]:
+        """The process of each daemon that was started; None if it does not run."""
+        return {name: self._processes.pid(name) for name in self._processes.names()}
 
     def add_fake_nodes(
         self, count: int, *, prefix: str = "p5en", zone: str = "us-east-1a", shape: NodeShape = P5EN
@@ -117,10 +88,55 @@ class Cluster(Client):
         return self._control_plane.kubeconfig(user, *groups)
 
     def load_image(self, archive: Path) -> None:
+        if self.profile != "node":
+            raise ClusterError(f"Cluster {self.name} has no real node to run {archive.name} on: use --profile node.")
         with archive.open("rb") as content:
             self._node.load_image(content)
 
+    def diagnostics(self) -> str:
+        ends = [f"the end of {log}:\n{self._processes.tail(log.stem)}" for log in self._processes.logs()]
+        return "\n".join([super().diagnostics(), *ends])
+
+    @cached_property
+    def _kubectl(self) -> Path:
+        return ensure(["kubectl"])["kubectl"]
+
+    @cached_property
+    def _control_plane(self) -> ControlPlane:
+        return ControlPlane(self.folder, self._processes, ensure(PROGRAMS[self.profile]))
+
+    @cached_property
+    def _node(self) -> Node:
+        return Node(self.folder, self._processes)
+
+    def _start(self) -> None:
+        network = self._node.start() if self.profile == "node" else None
+        self._control_plane.prepare(network)
+        self._control_plane.start_api(network, fsync=self._fsync)
+        if self.profile != "api":
+            self._control_plane.start_controllers(self._node_monitor_grace_s)
+        if self.profile == "control":
+            self._start_kwok()
+        if network:
+            self._node.configure(network, self._control_plane, TEST_IMAGE)
+            command = dns.command(
+                ensure(["coredns"])["coredns"], self.folder, network, self.kubeconfig_for("coredns", "system:masters")
+            )
+            self._processes.start("coredns", command)
+            write_test_image(self.folder / "testpod.tar")
+            self.load_image(self.folder / "testpod.tar")
+            self.wait(f"node/{NODE_NAME}", "condition=Ready")
+
+    def _stop(self) -> None:
+        for name in self._processes.names():
+            self._processes.stop(name)
+        self._node.remove()
+
+    def _remove(self) -> None:
+        self._stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def _start_kwok(self) -> None:
         if self._processes.pid("kwok") is None:
-            command = kwok.command(self._programs["kwok"], self.kubeconfig_for("kwok", "system:masters"))
-            self._processes.start("kwok", command)
+            kubeconfig = self.kubeconfig_for("kwok", "system:masters")
+            self._processes.start("kwok", kwok.command(ensure(["kwok"])["kwok"], kubeconfig))

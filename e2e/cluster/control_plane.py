@@ -1,5 +1,6 @@
 """etcd, kube-apiserver, kube-controller-manager and kube-scheduler as daemons on this machine."""
 
+import base64
 import contextlib
 import ssl
 import time
@@ -15,6 +16,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.network import Network, free_port
 from e2e.cluster.pki import Authority, new_key, write_public_key
 from e2e.cluster.processes import Processes
+from e2e.cluster.system import write_private
 
 _START_TIMEOUT_S = 120.0
 _MASTERS = ("system:masters",)
@@ -29,6 +31,7 @@ _AUDIT_POLICY: dict[str, Any] = {
             "level": "None",
             "users": [
                 "admin",
+                "coredns",
                 "kwok",
                 "system:apiserver",
                 "system:kube-controller-manager",
@@ -115,30 +118,24 @@ class ControlPlane:
         self.processes.start("kube-scheduler", [self.binaries["kube-scheduler"], f"--kubeconfig={kubeconfig}", *common])
 
     def kubeconfig(self, user: str, *groups: str, hosts: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig with which a user of these groups is known to the API server by certificate."""
+        """Write a kubeconfig for a user of these groups, with a certificate that also serves for these hosts."""
         identity = self.authority.issue(user, groups, hosts)
-        credentials = {"client-certificate": str(identity.certificate), "client-key": str(identity.key)}
-        return self.write_kubeconfig(user, credentials)
-
-    def write_kubeconfig(self, user: str, credentials: Mapping[str, str]) -> Path:
-        name = "kvloop-" + self.folder.name
-        server = {
-            "server": self.server,
-            "certificate-authority": str(self.authority.certificate),
+        credentials = {
+            "client-certificate-data": _base64(identity.certificate),
+            "client-key-data": _base64(identity.key),
         }
+        server = {"server": self.server, "certificate-authority-data": _base64(self.authority.certificate)}
+        name = f"kvloop-{self.folder.name}"
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": name, "cluster": server}],
-            "users": [{"name": user, "user": dict(credentials)}],
+            "users": [{"name": user, "user": credentials}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": user}}],
             "current-context": name,
         }
         file = self.folder / "kubeconfigs" / f"{user.replace(':', '_')}.yaml"
-        file.parent.mkdir(exist_ok=True)
-        file.touch(mode=0o600)
-        file.write_text(yaml.safe_dump(content, sort_keys=False))
-        return file
+        return write_private(file, yaml.safe_dump(content))
 
     def _api_command(self, network: Network | None, etcd: str) -> list[str | Path]:
         pki = self.folder / "pki"
@@ -197,3 +194,7 @@ def _endpoint_flags(network: Network | None) -> list[str]:
     if network:
         return [f"--advertise-address={network.host}"]
     return ["--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"]  # an address for documentation
+
+
+def _base64(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()

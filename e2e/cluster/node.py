@@ -3,13 +3,13 @@
 import json
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
+from e2e.cluster.binaries import ensure
 from e2e.cluster.cgroups import ControlGroup
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.errors import ClusterError
@@ -28,7 +28,6 @@ class Node:
 
     folder: Path
     processes: Processes
-    binaries: Mapping[str, Path]
 
     @property
     def control_group(self) -> ControlGroup:
@@ -39,7 +38,7 @@ class Node:
         (self.folder / "node").mkdir()
         self.control_group.create()
         namespaces = ["--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
-        programs = [self.binaries["kubelet"], self.binaries["kube-proxy"]]
+        programs = ensure(["kubelet", "kube-proxy"]).values()
         folders = [self.folder, cache_folder(), self.control_group.system]
         self.processes.start(NAME, ["unshare", *namespaces, "bash", _SCRIPT, *folders, *programs])
         return connect(self._process_with_own_network())
@@ -87,8 +86,8 @@ class Node:
         command = ["nsenter", f"--target={process}", "--mount", "ctr", "--namespace=k8s.io", *arguments]
         return subprocess.run(command, stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
-    def stop(self) -> None:
-        """Stop the node with all its pods; its mounts and its network go with its last process."""
+    def remove(self) -> None:
+        """Kill the node with all its pods. Its mounts and its network go with its last process."""
         self.processes.stop(NAME)
         self.control_group.remove()
 

@@ -73,6 +73,10 @@ class Processes:
         _collect(record.pid)
         return record.pid if _is(record) else None
 
+    def logs(self) -> list[Path]:
+        """The log of every daemon there has been."""
+        return sorted(self._logs.glob("*.log"))
+
     def log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 

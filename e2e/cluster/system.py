@@ -33,6 +33,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("KVLOOP_CACHE") or Path.home() / ".cache" / "kvloop").absolute()
 
 
+def cluster_folder(name: str) -> Path:
+    """Where all files of the cluster of that name are."""
+    return cache_folder() / "clusters" / name
+
+
+def write_private(file: Path, content: str) -> Path:
+    """Write a file that only its owner can read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch(mode=0o600)
+    file.write_text(content)
+    return file
+
+
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """Hold the cache's lock of that name, so that of several processes one builds and the others wait for it."""
