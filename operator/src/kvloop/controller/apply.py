@@ -1,0 +1,259 @@
+"""Make the children what they should be, with as few writes as that takes, and tell what was refused."""
+
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kvloop.api.labels import APPLIED_HASH, Reason
+from kvloop.controller import observe
+from kvloop.controller.cache import Cache, ChildEntry, Key, child_entry, key_of
+from kvloop.controller.queue import Backoff
+from kvloop.controller.settings import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_LIMIT_SECONDS,
+    NAME_CONFLICT_RECHECK_SECONDS,
+    REJECTION_SECONDS,
+)
+from kvloop.kube.client import Body, KubeClient
+from kvloop.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    NotFoundError,
+    UnavailableError,
+)
+from kvloop.plan.observed import ApplyFailure, ChildRef
+
+log = logging.getLogger(__name__)
+
+_WITH_PODS = frozenset({"StatefulSet", "Deployment"})
+_TAKEN = "{ref.kind} {ref.name} exists and is not of this resource: delete it, or rename the resource"
+_REPAIRS = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
+
+
+class NameTakenError(KubeError):
+    """The child's name belongs to an object of somebody else, which is left alone."""
+
+
+@dataclass
+class Record:
+    """What became of a child when it was last applied.
+
+    `fields` is as `observe.owned_fields` has it after the apply. `repairs` counts applies in a row that only undid what
+    somebody else did.
+    """
+
+    digest: str
+    fields: str = ""
+    failure: ApplyFailure | None = None
+    at: float = 0.0
+    repairs: int = 0
+
+
+@dataclass
+class Outcome:
+    """What a pass over the children came to.
+
+    `recheck` is in how many seconds to look again without an event, None if there is no need; `retry` is true if
+    something failed that may pass when it is tried again.
+    """
+
+    failures: list[ApplyFailure] = field(default_factory=list)
+    retry: bool = False
+    recheck: float | None = None
+
+    def look_again(self, seconds: float) -> None:
+        """Look again in `seconds` at the latest."""
+        self.recheck = min(seconds, self.recheck) if self.recheck is not None else seconds
+
+
+class Applier:
+    """Applies children through `kube`, and remembers of each what it last sent and what came of it."""
+
+    def __init__(self, kube: KubeClient, cache: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._clock = clock
+        self._records: dict[Key, dict[ChildRef, Record]] = {}
+
+    async def apply(self, key: Key, owner: str, children: Iterable[Body]) -> Outcome:
+        """Apply the children of the resource with the uid `owner`, in order, and delete what else it owns.
+
+        A child that is refused does not hold up the others.
+
+        Raises:
+            UnavailableError: the API server takes no requests now.
+        """
+        outcome = Outcome()
+        wanted = set()
+        for body in children:
+            ref = ChildRef(body["kind"], body["metadata"]["name"])
+            wanted.add(ref)
+            await self._child(key, ref, owner, body, outcome)
+        for ref, entry in tuple(self._cache.children(key).items()):
+            if ref not in wanted and entry.child.owner_uid == owner and not entry.deleting:
+                await self._prune(key, ref, entry, outcome)
+        return outcome
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self._records.pop(key, None)
+
+    async def _child(self, key: Key, ref: ChildRef, owner: str, body: Body, outcome: Outcome) -> None:
+        digest = digest_of(body)
+        records = self._records.setdefault(key, {})
+        record = records.get(ref)
+        entry = self._cache.children(key).get(ref)
+        if entry and record is None and entry.child.applied_hash == digest and not entry.edited:
+            records[ref] = record = Record(digest, entry.fields)  # applied before this process began
+        again = record is not None and record.digest == digest
+        if record and again and record.failure and self._clock() < record.at + _patience(record.failure):
+            self._report(record.failure, record.at, outcome)
+            return
+        if entry and record and again and entry.child.applied_hash == digest and entry.fields == record.fields:
+            return
+        repairs = self._repairs(record, outcome) if record and again and not record.failure else 0
+        if repairs is None:
+            return
+        try:
+            fields = await self._send(key, ref, owner, _stamped(body, digest))
+        except UnavailableError:
+            raise
+        except KubeError as error:
+            failure = await self._explained(key, body, _failure(ref, error), error)
+            records[ref] = Record(digest, failure=failure, at=self._clock())
+            self._report(failure, self._clock(), outcome)
+            log.warning("%s %s was refused: %s", ref.kind, ref.name, failure.message, extra=key.extra)
+        else:
+            records[ref] = Record(digest, fields, at=self._clock(), repairs=repairs)
+            log.info("applied %s %s", ref.kind, ref.name, extra=key.extra)
+
+    def _repairs(self, record: Record, outcome: Outcome) -> int | None:
+        """How many repairs in a row this one is; None if it is too early for it."""
+        now = self._clock()
+        if now > record.at + REJECTION_SECONDS:
+            return 1
+        wait = _REPAIRS.delay(record.repairs) if record.repairs else 0
+        if now >= record.at + wait:
+            return record.repairs + 1
+        outcome.look_again(record.at + wait - now)
+        return None
+
+    def _report(self, failure: ApplyFailure, at: float, outcome: Outcome) -> None:
+        outcome.failures.append(failure)
+        if failure.reason == Reason.NAME_CONFLICT:
+            outcome.look_again(max(1, at + NAME_CONFLICT_RECHECK_SECONDS - self._clock()))
+        elif not failure.terminal:
+            outcome.retry = True
+
+    async def _send(self, key: Key, ref: ChildRef, owner: str, body: Body) -> str:
+        """Apply a child, unless its name is taken; gives the fields that are ours then."""
+        entry = self._cache.children(key).get(ref)
+        if entry is None:
+            try:
+                return self._seen(key, ref, await self._kube.apply(body, new=True))
+            except ConflictError:
+                live = await self._kube.get(ref.kind, key.namespace, ref.name)
+                if not _ours(live, key, owner):
+                    raise NameTakenError(_TAKEN.format(ref=ref)) from None
+                entry = child_entry(live)
+        if entry.child.owner_uid not in {owner, None}:
+            raise NameTakenError(_TAKEN.format(ref=ref))
+        await self._release_replicas(ref, entry, body)
+        return self._seen(key, ref, await self._kube.apply(body))
+
+    async def _explained(self, key: Key, body: Body, failure: ApplyFailure, error: KubeError) -> ApplyFailure:
+        """The failure, with the names of immutable fields where the API server names the others only."""
+        allowed = set(re.findall(r"'(\w+)'", error.message))
+        if failure.reason != Reason.IMMUTABLE_FIELD or not allowed:
+            return failure
+        live = await self._kube.get(failure.ref.kind, key.namespace, failure.ref.name)
+        fields = [
+            f"spec.{name}"
+            for name, value in body["spec"].items()
+            if name not in allowed and not covers(live["spec"].get(name), value)
+        ]
+        where = ", ".join(fields) or "spec"
+        return replace(
+            failure,
+            message=f"{failure.ref.kind} {failure.ref.name}: {where} cannot be changed: undo the change, or delete the"
+            f" {failure.ref.kind}, which is then made anew",
+        )
+
+    async def _release_replicas(self, ref: ChildRef, entry: ChildEntry, body: Body) -> None:
+        """Before the replica count is left to others: own it another way, or its removal would reset it to 1."""
+        if entry.owns_replicas and entry.child.workload and "replicas" not in body["spec"]:
+            replicas = entry.child.workload.replicas
+            await self._kube.apply_scale(ref.kind, body["metadata"]["namespace"], ref.name, replicas)
+
+    def _seen(self, key: Key, ref: ChildRef, answer: Body) -> str:
+        self._cache.see(answer)
+        return self._cache.children(key)[ref].fields
+
+    async def _prune(self, key: Key, ref: ChildRef, entry: ChildEntry, outcome: Outcome) -> None:
+        try:
+            await self._kube.delete(ref.kind, key.namespace, ref.name, entry.uid)
+        except UnavailableError:
+            raise
+        except (NotFoundError, ConflictError):
+            pass  # gone already, or another object by now, which an event will tell
+        except KubeError as error:
+            self._report(_failure(ref, error), self._clock(), outcome)
+            return
+        self._cache.drop_child(key, ref)
+        self._records.get(key, {}).pop(ref, None)
+        log.info("deleted %s %s", ref.kind, ref.name, extra=key.extra)
+
+
+def digest_of(body: Body) -> str:
+    """Digest of a child as it is sent."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def covers(live: Any, sent: Any) -> bool:
+    """Whether an object holds all that was sent; the API server adds defaults to it."""
+    if isinstance(sent, dict):
+        return isinstance(live, dict) and all(covers(live.get(name), value) for name, value in sent.items())
+    if isinstance(sent, list):
+        return isinstance(live, list) and len(live) == len(sent) and all(map(covers, live, sent))
+    return bool(live == sent)
+
+
+def _ours(live: Body, key: Key, owner: str) -> bool:
+    """Whether an object is of this resource, or was of one of its name and is nobody's now."""
+    found = observe.child(live).owner_uid
+    return found == owner or (found is None and key_of(live) == key)
+
+
+def _stamped(body: Body, digest: str) -> Body:
+    meta = body["metadata"]
+    return body | {"metadata": meta | {"annotations": meta.get("annotations", {}) | {APPLIED_HASH: digest}}}
+
+
+def _patience(failure: ApplyFailure) -> float:
+    """How long a refusal is believed."""
+    if failure.reason == Reason.NAME_CONFLICT:
+        return NAME_CONFLICT_RECHECK_SECONDS
+    return REJECTION_SECONDS if failure.terminal else 0
+
+
+def _failure(ref: ChildRef, error: KubeError) -> ApplyFailure:
+    message = f"{ref.kind} {ref.name}: {error.message}"
+    match error:
+        case NameTakenError():
+            return ApplyFailure(ref, Reason.NAME_CONFLICT, error.message, terminal=True)
+        case InvalidError(immutable=True):
+            return ApplyFailure(ref, Reason.IMMUTABLE_FIELD, message, terminal=True)
+        case InvalidError():
+            reason = Reason.INVALID_POD_TEMPLATE if ref.kind in _WITH_PODS else Reason.APPLY_FAILED
+            return ApplyFailure(ref, reason, message, terminal=True)
+        case ForbiddenError(by_admission=True):
+            return ApplyFailure(ref, Reason.ADMISSION_REFUSED, message)
+        case _:
+            return ApplyFailure(ref, Reason.APPLY_FAILED, message)

@@ -1,0 +1,242 @@
+"""What the watches and our own writes told of the cluster, as small records: reconciling reads from here alone."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kvloop.api.labels import API_VERSION, KIND, NAME
+from kvloop.controller import observe
+from kvloop.plan.observed import Child, ChildRef, Pod
+
+Body = Mapping[str, Any]
+
+
+class Key(NamedTuple):
+    """Names a custom resource."""
+
+    namespace: str
+    name: str
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """For the `extra` of a log call: the object that the line is about, as the log formats know it."""
+        reference = {"apiVersion": API_VERSION, "kind": KIND, "namespace": self.namespace, "name": self.name}
+        return {"k8s_ref": reference}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceEntry:
+    """A custom resource: JSON of what the planner reads, and of the status apart.
+
+    Entries of all types are equal if nothing of interest differs. (A resource's spec changes with its generation.)
+    """
+
+    uid: str
+    version: int = field(compare=False)
+    generation: int
+    deleting: bool
+    body: str = field(compare=False)
+    status: str
+
+    def to_body(self) -> dict[str, Any]:
+        """The object, without what only the API server needs."""
+        body: dict[str, Any] = json.loads(self.body)
+        return body | {"status": self.to_status()}
+
+    def to_status(self) -> dict[str, Any]:
+        """The status."""
+        status: dict[str, Any] = json.loads(self.status)
+        return status
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEntry:
+    """A child, and what tells whether it still is as we applied it (see `observe`)."""
+
+    child: Child
+    version: int = field(compare=False)
+    fields: str
+    owns_replicas: bool
+    edited: bool
+    deleting: bool
+
+    @property
+    def uid(self) -> str:
+        """Of the object."""
+        return self.child.uid
+
+
+@dataclass(frozen=True, slots=True)
+class PodEntry:
+    """A pod, and where it answers."""
+
+    pod: Pod
+    version: int = field(compare=False)
+    address: str
+
+    @property
+    def uid(self) -> str:
+        """Of the object."""
+        return self.pod.uid
+
+
+Entry = ResourceEntry | ChildEntry | PodEntry
+
+
+class Cache:
+    """Entries by custom resource. All methods are cheap and none can fail on a well-formed object."""
+
+    def __init__(self) -> None:
+        self._resources: dict[Key, ResourceEntry] = {}
+        self._children: dict[Key, dict[ChildRef, ChildEntry]] = {}
+        self._pods: dict[Key, dict[str, PodEntry]] = {}
+        self._awaited: set[str] = set()
+        self._arrived = asyncio.Event()
+
+    def see(self, body: Body) -> Key | None:
+        """Take an object as a watch or an answer shows it; gives its custom resource if anything of interest changed.
+
+        An older version than the one known changes nothing: answers and watches overtake each other.
+        """
+        self._arrive(body)
+        if (key := key_of(body)) is None:
+            return None
+        table, name, entry = self._place(key, body)
+        known = table.get(name)
+        if known and known.uid == entry.uid and known.version > entry.version:
+            return None
+        table[name] = entry
+        return key if known != entry else None
+
+    def forget(self, body: Body) -> Key | None:
+        """Take an object as gone; gives its custom resource if it was known."""
+        self._arrive(body)
+        if (key := key_of(body)) is None:
+            return None
+        table, name, entry = self._place(key, body)
+        if name in table and table[name].uid == entry.uid:
+            return self._drop(key, table, name)
+        return None
+
+    def resource(self, key: Key) -> ResourceEntry | None:
+        """A custom resource."""
+        return self._resources.get(key)
+
+    def resources(self) -> tuple[Key, ...]:
+        """All custom resources."""
+        return tuple(self._resources)
+
+    def children(self, key: Key) -> Mapping[ChildRef, ChildEntry]:
+        """Children of a custom resource, by label: not all need be owned by it."""
+        return MappingProxyType(self._children.get(key, {}))
+
+    def pods(self, key: Key) -> tuple[PodEntry, ...]:
+        """Pods of a custom resource."""
+        return tuple(self._pods.get(key, {}).values())
+
+    def mark_deleting(self, key: Key, name: str) -> None:
+        """Remember that a pod was told to go, until the watch shows it."""
+        table = self._pods.get(key, {})
+        if entry := table.get(name):
+            table[name] = replace(entry, pod=replace(entry.pod, deleting=True))
+
+    def drop_child(self, key: Key, ref: ChildRef) -> None:
+        """Forget a child that is known to be gone."""
+        self._children.get(key, {}).pop(ref, None)
+
+    def versions(self, kind: str) -> dict[str, int]:
+        """Version of every known object of a kind, by uid."""
+        return {entry.uid: entry.version for _, _, _, entry in self._entries(kind)}
+
+    def drop(self, kind: str, uids: Iterable[str]) -> set[Key]:
+        """Forget objects that are known to be gone; gives their custom resources."""
+        gone = set(uids)
+        found = [(key, table, name) for key, table, name, entry in self._entries(kind) if entry.uid in gone]
+        return {self._drop(key, table, name) for key, table, name in found}
+
+    async def arrival(self, uids: Iterable[str], seconds: float) -> bool:
+        """Wait until all these objects were seen or forgotten; False if they were not within `seconds`."""
+        self._awaited = set(uids)
+        self._arrived.clear()
+        if not self._awaited:
+            return True
+        try:
+            await asyncio.wait_for(self._arrived.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _arrive(self, body: Body) -> None:
+        if self._awaited:
+            self._awaited.discard(body["metadata"]["uid"])
+            if not self._awaited:
+                self._arrived.set()
+
+    def _place(self, key: Key, body: Body) -> tuple[dict[Any, Any], Any, Entry]:
+        """The table in which an object belongs, its name there, and its entry."""
+        meta = body["metadata"]
+        if body["kind"] == KIND:
+            return self._resources, key, _resource_entry(body)
+        if body["kind"] == "Pod":
+            address = (body.get("status") or {}).get("podIP", "")
+            return self._pods.setdefault(key, {}), meta["name"], PodEntry(observe.pod(body), _version(body), address)
+        entry = child_entry(body)
+        return self._children.setdefault(key, {}), entry.child.ref, entry
+
+    def _entries(self, kind: str) -> Iterator[tuple[Key, dict[Any, Any], Any, Entry]]:
+        if kind == KIND:
+            yield from ((key, self._resources, key, entry) for key, entry in self._resources.items())
+        elif kind == "Pod":
+            for key, pods in self._pods.items():
+                yield from ((key, pods, name, entry) for name, entry in pods.items())
+        else:
+            for key, children in self._children.items():
+                yield from ((key, children, ref, entry) for ref, entry in children.items() if ref.kind == kind)
+
+    def _drop(self, key: Key, table: dict[Any, Any], name: Any) -> Key:
+        del table[name]
+        groups: tuple[dict[Key, Any], ...] = (self._children, self._pods)
+        for group in groups:
+            if not group.get(key, True):
+                del group[key]
+        return key
+
+
+def key_of(body: Body) -> Key | None:
+    """The custom resource that an object is or belongs to, None if it does not say."""
+    meta = body["metadata"]
+    name = meta["name"] if body["kind"] == KIND else (meta.get("labels") or {}).get(NAME)
+    return Key(meta["namespace"], name) if name else None
+
+
+def child_entry(body: Body) -> ChildEntry:
+    """Entry of a child."""
+    return ChildEntry(
+        child=observe.child(body),
+        version=_version(body),
+        fields=observe.owned_fields(body),
+        owns_replicas=observe.owns_replicas(body),
+        edited=observe.edited_after_us(body),
+        deleting="deletionTimestamp" in body["metadata"],
+    )
+
+
+def _version(body: Body) -> int:
+    """Clients may compare resourceVersions as numbers since Kubernetes 1.35; they have always been etcd's revisions."""
+    return int(body["metadata"].get("resourceVersion") or 0)
+
+
+def _resource_entry(body: Body) -> ResourceEntry:
+    meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    kept = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": meta, "spec": body.get("spec") or {}}
+    return ResourceEntry(
+        uid=meta["uid"],
+        version=_version(body),
+        generation=meta.get("generation", 0),
+        deleting="deletionTimestamp" in meta,
+        body=json.dumps(kept),
+        status=json.dumps(body.get("status") or {}),
+    )

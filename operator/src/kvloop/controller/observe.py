@@ -1,0 +1,143 @@
+"""From objects as the API server gives them to the small records that the planner looks at; absent fields are fine."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from kvloop.api.labels import APP_COMPONENT, APPLIED_HASH, FIELD_MANAGER, REVISION, TEMPLATE_HASH
+from kvloop.plan.observed import Child, ChildRef, Container, Missing, Pod, Workload
+
+Body = Mapping[str, Any]
+
+_MISSING_OBJECT = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found')
+_MISSING_KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)")
+_KINDS = {"secret": "Secret", "configmap": "ConfigMap"}
+
+
+def child(body: Body) -> Child:
+    """Record of a child."""
+    meta, status = body["metadata"], body.get("status") or {}
+    return Child(
+        ref=ChildRef(body["kind"], meta["name"]),
+        uid=meta["uid"],
+        owner_uid=next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), None),
+        generation=meta.get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        applied_hash=(meta.get("annotations") or {}).get(APPLIED_HASH, ""),
+        workload=_workload(body) if body["kind"] in {"StatefulSet", "Deployment"} else None,
+    )
+
+
+def _workload(body: Body) -> Workload:
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+    failure = (c for c in status.get("conditions") or () if c["type"] == "ReplicaFailure" and c["status"] == "True")
+    return Workload(
+        replicas=spec.get("replicas", 1),
+        partition=rolling.get("partition", 0),
+        pods=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        create_failure=next((condition.get("message", "") for condition in failure), ""),
+    )
+
+
+def pod(body: Body) -> Pod:
+    """Record of a pod."""
+    meta, status = body["metadata"], body.get("status") or {}
+    labels = meta.get("labels") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    statuses = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        component=labels.get(APP_COMPONENT, ""),
+        revision=labels.get(REVISION, ""),
+        template=(meta.get("annotations") or {}).get(TEMPLATE_HASH, ""),
+        phase=status.get("phase", "Pending"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        scheduled=scheduled.get("status") == "True",
+        deleting="deletionTimestamp" in meta,
+        created_at=seconds(meta["creationTimestamp"]),
+        node=(body.get("spec") or {}).get("nodeName", ""),
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        containers=tuple(_container(each) for each in statuses),
+    )
+
+
+def _container(status: Body) -> Container:
+    state = status.get("state") or {}
+    waiting = state.get("waiting") or {}
+    terminated = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+    return Container(
+        name=status["name"],
+        image=status.get("image", ""),
+        running="running" in state,
+        restarts=status.get("restartCount", 0),
+        waiting=waiting.get("reason", ""),
+        message=waiting.get("message", ""),
+        terminated=terminated.get("reason", ""),
+        exit_code=terminated.get("exitCode"),
+    )
+
+
+def missing(pods: Iterable[Pod]) -> frozenset[Missing]:
+    """Secrets and ConfigMaps, or keys of them, that the kubelet looked for in vain.
+
+    Its words are read so that the operator needs no right to read Secrets.
+    """
+    return frozenset(
+        Missing(_KINDS[found["kind"].lower()], found["name"], found.groupdict().get("key") or "")
+        for each in pods
+        for container in each.containers
+        if container.waiting == "CreateContainerConfigError"
+        for pattern in (_MISSING_OBJECT, _MISSING_KEY)
+        if (found := pattern.search(container.message))
+    )
+
+
+def owned_fields(body: Body) -> str:
+    """Digest of the fields that server-side apply records as ours.
+
+    Whoever changes or removes one takes it over, so that another digest than after our last apply means: somebody
+    edited what is ours. Edits of other fields, and status, do not show.
+    """
+    ours = _ours(body)
+    return hashlib.sha256(json.dumps(ours["fieldsV1"]).encode()).hexdigest()[:16] if ours else ""
+
+
+def owns_replicas(body: Body) -> bool:
+    """Whether server-side apply records spec.replicas as ours."""
+    ours = _ours(body)
+    return bool(ours) and "f:replicas" in ours["fieldsV1"].get("f:spec", {})
+
+
+def edited_after_us(body: Body) -> bool:
+    """Whether anybody else wrote this object, not its status or scale, after our last apply.
+
+    For objects that were applied before the operator started, whose `owned_fields` it has nothing to compare with. The
+    record has whole seconds, and no times for what took no effect.
+    """
+    ours = _ours(body)
+    if not ours:
+        return True
+    others = (entry for entry in body["metadata"].get("managedFields") or () if entry["manager"] != FIELD_MANAGER)
+    return any(entry.get("time", "") >= ours.get("time", "") for entry in others if not entry.get("subresource"))
+
+
+def _ours(body: Body) -> dict[str, Any]:
+    for entry in body["metadata"].get("managedFields") or ():
+        if entry["manager"] == FIELD_MANAGER and entry["operation"] == "Apply" and not entry.get("subresource"):
+            return dict(entry)
+    return {}
+
+
+def seconds(timestamp: str) -> float:
+    """Unix seconds of an RFC 3339 time."""
+    return datetime.fromisoformat(timestamp).timestamp()

@@ -1,0 +1,114 @@
+"""Everything about the operator that can be set, each with its reason; flags and environment follow from this table."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import kvloop
+
+_PREFIX = "KVLOOP_"
+
+
+def _setting(default: Any, text: str, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": text, **metadata})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one operator process. Durations are in seconds."""
+
+    namespace: tuple[str, ...] = _setting((), "namespace to serve; may be repeated; all namespaces if left out")
+    router_image: str = _setting(
+        f"kvloop-router:{kvloop.__version__}", "image of the router where a resource names none"
+    )
+    cluster_domain: str = _setting("cluster.local", "DNS domain of the cluster")
+    metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one")
+    liveness_port: int = _setting(8081, "port of /healthz for the kubelet")
+    log_format: str = _setting("json", "json, with the object of every line, or text", choices=("json", "text"))
+    log_level: str = _setting("info", "least severe lines that are written", choices=("debug", "info", "warning"))
+    workers: int = _setting(
+        8, "resources that are worked on at a time; more only wait for the one core that Python uses"
+    )
+    settle_seconds: float = _setting(
+        0.2, "how long an event waits for others of the same resource; a dozen children come into being in a burst"
+    )
+    resync_seconds: float = _setting(
+        600, "time between two passes over everything, against what no event told; costs a list of each kind"
+    )
+    scrape_seconds: float = _setting(
+        60, "time between two reads of the routers' /reuse; the status changes at most as often"
+    )
+    canary_seconds: float = _setting(
+        30, "time between two writes of the operator's own Lease; deaf for three of them, the liveness probe fails"
+    )
+    request_seconds: float = _setting(
+        30, "longest API request; Kopf's default of 300 would hold an object for five minutes"
+    )
+    pod_namespace: str = _setting("kvloop-system", "namespace of the operator's own pod and Lease", env="POD_NAMESPACE")
+    pod_name: str = _setting("kvloop-operator", "name of the operator's own pod, for its Lease", env="POD_NAME")
+
+    @property
+    def canary_namespace(self) -> str:
+        """Where the Lease is: the operator's own namespace if it is watched, else the first that is."""
+        return self.namespace[0] if self.namespace else self.pod_namespace
+
+
+BACKOFF_FIRST_SECONDS = 1.0
+"""First delay after a failed pass; most failures are a conflict or a restarting API server and over by then."""
+BACKOFF_LIMIT_SECONDS = 300.0
+"""Longest delay after failures in a row, so that a healed cause is noticed within five minutes."""
+UNREADY_RECHECK_SECONDS = 60.0
+"""A resource that is not ready is looked at this often without an event, since deadlines make none."""
+REJECTION_SECONDS = 600.0
+"""The API server's final no to an object is believed for this long; what made it say so, as a policy, may change."""
+NAME_CONFLICT_RECHECK_SECONDS = 60.0
+"""A child whose name is taken is tried again this often: the taker is not watched."""
+STOP_SECONDS = 10.0
+"""How long running passes may take to end after SIGTERM; well below the pod's grace period of 30."""
+FILL_RECHECK_SECONDS = 30.0
+"""How long the watches may take to bring what a list found, before the list is repeated."""
+SCRAPE_TIMEOUT_SECONDS = 3.0
+"""Longest read of one router's /reuse; it answers from memory."""
+SCRAPE_CONCURRENCY = 16
+"""Routers that are read at a time; bounds sockets and memory."""
+SCRAPE_BYTES = 1 << 20
+"""Largest answer of a router; a summary with a thousand engines has a quarter of it."""
+SCRAPE_MISSES = 3
+"""A router's last answer is kept for as many failed reads, so that one lost packet does not empty the status."""
+EVENT_REPEAT_SECONDS = 600.0
+"""An equal Event about the same object is not posted again within this time."""
+CANARY_PERIODS = 3
+"""Periods without the operator's own Lease coming back, after which it counts as deaf."""
+
+
+def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the command line, else from the environment, else the defaults. Exits on what is not understood."""
+    parser = argparse.ArgumentParser(
+        prog="kvloop-operator",
+        description="Kubernetes operator for DisaggregatedInference resources. Settings are in seconds where they are"
+        " times; each is also read from the environment variable in brackets.",
+    )
+    parser.add_argument("--version", action="version", version=kvloop.__version__)
+    for setting in fields(Settings):
+        _add(parser, setting, environment)
+    values = vars(parser.parse_args(arguments))
+    return Settings(**values | {"namespace": tuple(values["namespace"] or ())})
+
+
+def _add(parser: argparse.ArgumentParser, setting: Any, environment: Mapping[str, str]) -> None:
+    variable = setting.metadata.get("env", _PREFIX + setting.name.upper())
+    value: Any = environment.get(variable, setting.default)
+    options: dict[str, Any] = {"type": setting.type}
+    if setting.name == "namespace":
+        options = {"action": "append"}
+        value = [name for name in environment.get(variable, "").split(",") if name] or None
+    if choices := setting.metadata.get("choices"):
+        options["choices"] = choices
+    parser.add_argument(
+        "--" + setting.name.replace("_", "-"),
+        default=value,
+        help=f"{setting.metadata['help']} (default: {setting.default or 'all'}) [{variable}]",
+        **options,
+    )
