@@ -8,6 +8,7 @@ and the server fills in the rest.
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from kvloop.api.labels import GROUP, KIND, PLURAL, VERSION, Condition
 from kvloop.api.v1alpha1 import DisaggregatedInference, Spec, Status
@@ -27,8 +28,15 @@ _DROPPED: Final = ("title", "$defs")
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
     """Schema of `model` as `openAPIV3Schema` wants it."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = model.model_json_schema(by_alias=True, schema_generator=_AsDeclared)
     return _convert(schema, schema.get("$defs", {}))
+
+
+class _AsDeclared(GenerateJsonSchema):
+    """Keys in the order of the models, not of the alphabet."""
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:  # noqa: ARG002 (Pydantic's)
+        return value
 
 
 def without_defaults(schema: dict[str, Any]) -> dict[str, Any]:

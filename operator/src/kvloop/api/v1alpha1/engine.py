@@ -55,7 +55,7 @@ class EngineSpec(Model):
     version: str | None = Field(
         None,
         max_length=32,
-        pattern=r"^[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?([.+-][0-9A-Za-z.+-]+)?$",
+        pattern=r"^[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,3})?([.+-][0-9A-Za-z.+-]+)?$",
         description="vLLM version in the image, such as 0.32.0; read from the image's tag if absent.",
     )
     dtype: DType = Field(DType.AUTO, description="Data type of weights and activations (--dtype).")

@@ -1,0 +1,137 @@
+"""The API server's verdict on a custom resource, without an API server.
+
+It reads the same structural schema and evaluates the same CEL rules as the CRD carries, so `kvloop render` refuses
+what a cluster would refuse, in the same words for every rule. It needs the extra `cli`. Of CEL it knows the standard
+library and the functions that our rules use of Kubernetes' own (`_FUNCTIONS`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from functools import cache
+from typing import Any, Final
+
+from kvloop.api.crd import definition
+from kvloop.api.labels import API_VERSION, KIND
+
+Node = dict[str, Any]
+PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+
+
+def validate(body: Node) -> list[str]:
+    """What is wrong with a custom resource: `path: what is wrong and what to do`, empty if it would be admitted.
+
+    CEL rules are looked at only in an object whose fields have the right types and bounds.
+    """
+    errors = [*_identity(body), *_unknown(body, _schema()), *_bounds(body)]
+    if errors:
+        return errors
+    return list(_broken_rules(defaulted(body), _schema()))
+
+
+def defaulted(body: Node) -> Node:
+    """`body` with every default of the CRD filled in, as the API server stores it."""
+    filled: Node = _filled(body, _schema())
+    return filled
+
+
+def _identity(body: Node) -> Iterator[str]:
+    if (body.get("apiVersion"), body.get("kind")) != (API_VERSION, KIND):
+        yield f"apiVersion, kind: must be {API_VERSION} and {KIND}"
+    if not body.get("metadata", {}).get("name"):
+        yield "metadata.name: Required value"
+
+
+@cache
+def _schema() -> Node:
+    schema: Node = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def _children(value: Any, schema: Node) -> Iterator[tuple[str, Any, Node]]:
+    """(step, value, schema) of every declared part of `value`."""
+    if isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield f"[{index}]", item, schema["items"]
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            part = schema.get("properties", {}).get(name) or schema.get("additionalProperties")
+            if part is not None:
+                yield f".{name}", item, part
+
+
+def _unknown(value: Any, schema: Node, path: str = "") -> Iterator[str]:
+    """Fields that the schema does not declare, in the words of kubectl's strict validation."""
+    free = schema.get(PRESERVE) or "properties" not in schema
+    if isinstance(value, Mapping) and not free:
+        for name in value.keys() - schema["properties"].keys():
+            yield f'unknown field "{f"{path}.{name}".lstrip(".")}"'
+    for step, item, part in _children(value, schema):
+        yield from _unknown(item, part, path + step)
+
+
+def _bounds(body: Node) -> Iterator[str]:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 (of the extra cli: only who validates needs it)
+
+    for error in Draft202012Validator(_schema()).iter_errors(body):
+        yield f"{error.json_path.removeprefix('$.')}: {error.message}"
+
+
+def _filled(value: Any, schema: Node) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    missing = {
+        name: part["default"]
+        for name, part in schema.get("properties", {}).items()
+        if "default" in part and name not in value
+    }
+    filled = {**value, **missing}
+    parts = {step[1:]: part for step, _, part in _children(filled, schema)}
+    return {name: _filled(item, parts.get(name, {})) for name, item in filled.items()}
+
+
+def _broken_rules(value: Any, schema: Node, path: str = "") -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", []):
+        if _evaluate(rule["rule"], value) is not True:
+            message = _evaluate(rule["messageExpression"], value) if "messageExpression" in rule else rule["message"]
+            yield f"{path}{rule.get('fieldPath', '')}: {message}".lstrip(".: ")
+    for step, item, part in _children(value, schema):
+        yield from _broken_rules(item, part, path + step)
+
+
+def _evaluate(expression: str, value: Any) -> Any:
+    import cel  # noqa: PLC0415 (of the extra cli: only who validates needs it)
+
+    context = cel.Context()
+    context.add_variable("self", value)
+    for name, function in _FUNCTIONS.items():
+        context.add_function(name, function)
+    return cel.evaluate(expression, context)
+
+
+_SUFFIXES: Final = {
+    **{suffix: 1024**power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    **{suffix: 1000**power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    "m": Decimal("0.001"),
+    "": 1,
+}
+
+
+def quantity(text: str) -> int | float:
+    """A Kubernetes quantity as a number: an int if it is a whole one, such as 5242880 for 5Mi."""
+    suffix = next(suffix for suffix in _SUFFIXES if text.endswith(suffix))
+    number = Decimal(text.removesuffix(suffix)) * _SUFFIXES[suffix]
+    return int(number) if number == number.to_integral_value() else float(number)
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "split": lambda text, separator: text.split(separator),
+    "replace": lambda text, old, new: text.replace(old, new),
+    "format": lambda text, values: text % tuple(values),
+    "quantity": quantity,
+    "isInteger": lambda number: isinstance(number, int),
+    "asInteger": int,
+    "isGreaterThan": lambda number, other: number > other,
+}
+"""Functions of Kubernetes' CEL libraries (strings, quantity) that our rules use; a method's subject comes first."""
