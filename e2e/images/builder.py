@@ -135,18 +135,18 @@ def _packages(name: Name, root: _Root, folder: Path) -> oci.Layer:
 
 
 def _source(name: Name, wheel: Path, root: _Root, folder: Path) -> oci.Layer:
-    """The layer of our own code: the wheel, and the image's one command."""
+    """The layer of our own code, and the image's one command."""
     tree = folder / name
     site, binaries = tree / _SITE, tree / _BIN
     binaries.mkdir(parents=True)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    if name is Name.ENGINESIM:
+    if name is Name.ENGINESIM:  # without kvloop: like a stock vLLM image, it gets the plugin from the operator
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_REPOSITORY / "e2e" / "enginesim", site / "e2e" / "enginesim", ignore=ignore)
         shutil.copy(_REPOSITORY / "e2e" / "__init__.py", site / "e2e")
         shutil.copy(_REPOSITORY / "e2e" / "images" / "vllm", binaries)
     else:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
         project = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())["project"]
         module, _, function = project["scripts"][f"kvloop-{name}"].partition(":")
         script = binaries / f"kvloop-{name}"
