@@ -34,9 +34,8 @@ def _mix_array(x: Slots) -> Slots:
     return x ^ (x >> np.uint64(31))
 
 
-def origin(model: str, lora: str, cache_salt: str) -> int:
-    """Where the sums start: engines of another model, adapter or salt share no content."""
-    return int.from_bytes(blake2b(f"{model}\0{lora}\0{cache_salt}".encode(), digest_size=8).digest(), "big")
+def number_of(*names: str) -> int:
+    return int.from_bytes(blake2b("\0".join(names).encode(), digest_size=8).digest(), "big")
 
 
 class Weights:
@@ -60,7 +59,7 @@ def weight(position: int) -> int:
 
 
 def cold(tokens: npt.NDArray[np.uint32], start: int) -> Slots:
-    """Content of every position of a sequence computed from nothing; `start` comes from `origin`."""
+    """Content of every position of a sequence computed from nothing; `start` stands for the weights."""
     terms = _mix_array(tokens.astype(np.uint64) + _WEIGHTS.upto(len(tokens)))
     terms[:1] += np.uint64(start)
     return np.cumsum(terms, dtype=np.uint64)

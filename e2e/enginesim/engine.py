@@ -105,8 +105,8 @@ class Engine:
     async def _admit(self, request: Request, *, first: bool = False) -> None:
         """Wait for a place in the batch and for blocks; first come, first served, preempted ones before all."""
         tokens = np.array(request.prompt + request.output, dtype=np.uint32)
-        origin = content.origin(self.config.model, request.lora, request.cache_salt)
-        request.expected = content.cold(tokens, origin)
+        request.expected = content.cold(tokens, content.number_of(self.config.model, request.lora))
+        request.realm = content.number_of(request.cache_salt) if request.cache_salt else 0
         (self._queue.appendleft if first else self._queue.append)(request)
         try:
             await self.wait_until(lambda: self._queue[0] is request and self._allocate(request))
@@ -117,11 +117,8 @@ class Engine:
 
     def _allocate(self, request: Request) -> bool:
         size, total = self.config.block_size, len(request.expected)
-        keys: list[int] = []
-        if self.config.prefix_caching:
-            # The last token is never taken from the cache: something must be computed to sample from.
-            keys = request.expected[size - 1 :: size][: (total - 1) // size].tolist()
-        hits = self.pool.lookup(keys)
+        # The last token is never taken from the cache: something must be computed to sample from.
+        hits = self.pool.lookup(self._keys(request, total - 1))
         new = self.pool.blocks_for(total) - len(hits)
         if len(self._running) >= self.config.max_num_seqs or not self.pool.allocatable(new, hits):
             return False
@@ -219,7 +216,7 @@ class Engine:
         self.pool.write_one(request.blocks[index], offset, held)
         request.fold = (request.fold + held * content.weight(position)) & content.MASK
         if offset == self.config.block_size - 1:
-            self.pool.cache(request.blocks[index], request.last_slot)
+            self.pool.cache(request.blocks[index], request.last_slot ^ request.realm)
 
     def _is_youngest(self, request: Request) -> bool:
         return all(request.arrival >= other.arrival for other in self._running)
@@ -234,10 +231,16 @@ class Engine:
 
     def _remember(self, request: Request, tokens: int) -> None:
         """Enter the full blocks among the first `tokens` into the prefix cache, under the request's own tokens."""
-        size = self.config.block_size
-        keys = request.expected[size - 1 :: size][: tokens // size].tolist()
-        for block, key in zip(request.blocks, keys, strict=False):
+        for block, key in zip(request.blocks, self._keys(request, tokens), strict=False):
             self.pool.cache(block, key)
+
+    def _keys(self, request: Request, tokens: int) -> list[int]:
+        """Prefix-cache keys of the full blocks among the first `tokens`; a cache salt keeps to itself."""
+        if not self.config.prefix_caching:
+            return []
+        size = self.config.block_size
+        keys: list[int] = (request.expected[size - 1 :: size][: tokens // size] ^ np.uint64(request.realm)).tolist()
+        return keys
 
     def _finish(self, request: Request, step: Step) -> Step:
         self._count_output(request)

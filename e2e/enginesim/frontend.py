@@ -44,6 +44,7 @@ class Frontend:
         self.engine = Engine(config, clock)
         self.features = Features.of(config.knobs.vllm_version)
         self.guard = plugin[0] if plugin is not None else None
+        self._spent = self.guard.Spent() if self.guard is not None else None
         self.draining = asyncio.Event()
         self.frozen = asyncio.Event()
         if plugin is not None:
@@ -84,7 +85,14 @@ class Frontend:
     def _check(self, request: Request) -> dict[str, Any] | None:
         if self.guard is None or not request.kv_params:
             return None
-        report = self.guard.shrink(request.kv_params, request.prompt, self._key(request), text_only=request.text_only)
+        report = self.guard.shrink(
+            request.kv_params,
+            request.prompt,
+            self._key(request),
+            text_only=request.text_only,
+            choices=request.choices,
+            spent=self._spent,
+        )
         return None if report is None else report.as_dict()
 
     def _sign(self, request: Request, handle: dict[str, Any], report: dict[str, Any] | None) -> None:

@@ -51,6 +51,7 @@ class Request:
     lora: str = ""
     cache_salt: str = ""
     text_only: bool = True
+    choices: int = 1
     arrival: float = 0.0
 
     # Filled in by the engine.
@@ -60,6 +61,7 @@ class Request:
     local_tokens: int = 0
     external_tokens: int = 0
     cached_tokens: int = 0
+    realm: int = 0
     taint: int = 0
     fold: int = 0
     last_slot: int = 0

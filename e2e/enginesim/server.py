@@ -90,9 +90,11 @@ class EngineSim:
 
     async def start(self) -> None:
         await self.frontend.engine.start()
-        runner = web.AppRunner(application(self.frontend), handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(
+            application(self.frontend), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
         await runner.setup()
-        self._site = web.TCPSite(runner, self.config.host or "0.0.0.0", self.config.port, shutdown_timeout=0.1)
+        self._site = web.TCPSite(runner, self.config.host or "0.0.0.0", self.config.port)
         await self._site.start()
         self.port = runner.addresses[0][1]
         self._runner = runner

@@ -16,6 +16,7 @@ import re
 import sys
 from array import array
 from base64 import b64decode, b64encode
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,7 +41,8 @@ Reason = Literal[
     "no_guard",
     "unknown_version",
     "malformed",
-    "already_read",  # given by the plugin, which remembers what it has read
+    "already_read",  # its lease has ended, its blocks may be another request's
+    "several_choices",  # each of n choices would read, and the first read ends the lease
 ]
 
 # Every character of host names, IPv4 and IPv6 addresses with a zone; nothing that could end a URL's authority.
@@ -79,6 +81,24 @@ class Refusal(Exception):  # noqa: N818 - an outcome, not an error
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason: Reason = reason
+
+
+class Spent:
+    """Handles that this engine has used, the newest `limit` of them: the first use ends the lease."""
+
+    def __init__(self, limit: int = 65_536) -> None:
+        self._limit = limit
+        self._used: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def use(self, handle: dict[str, Any]) -> bool:
+        """Note a sound handle as used; False if it was before."""
+        key = (handle["remote_engine_id"], handle["remote_request_id"])
+        if key in self._used:
+            return False
+        self._used[key] = None
+        if len(self._used) > self._limit:
+            self._used.popitem(last=False)
+        return True
 
 
 def seed(lora: str | None, cache_salt: str | None) -> bytes:
@@ -126,12 +146,21 @@ def verify(guard: Guard, tokens: Sequence[int], key: bytes) -> int:
     return links * guard.stride
 
 
-def shrink(handle: dict[str, Any], tokens: Sequence[int], key: bytes, *, text_only: bool = True) -> Report | None:
+def shrink(
+    handle: dict[str, Any],
+    tokens: Sequence[int],
+    key: bytes,
+    *,
+    text_only: bool = True,
+    choices: int = 1,
+    spent: Spent | None = None,
+) -> Report | None:
     """Cut a request's handle, in place, down to what the prompt provably shares with it. Never raises.
 
     None where no decode engine's blocks are offered (a first turn, or the decode leg). With 0 verified the prefill
-    engine computes the whole prompt and still tells the decode engine to end the lease; a handle too broken for even
-    that is dropped. `text_only` is False for prompts with multimodal features or embeddings.
+    engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
+    or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
+    `choices` is the request's ``n``, and `spent` remembers the handles that went through here.
     """
     wire = handle.pop("guard", None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
@@ -148,10 +177,13 @@ def shrink(handle: dict[str, Any], tokens: Sequence[int], key: bytes, *, text_on
         offered = 0
     if not _is_sound(handle):
         return _drop(handle, Report(offered, 0, "malformed"))
+    if spent is not None and not spent.use(handle):
+        return _drop(handle, Report(offered, 0, "already_read"))
     # vLLM reads the last blocks of the list, so the list is cut to the verified ones. With none verified it must still
     # not be empty, or vLLM would not notify the decode engine.
     try:
         guard = parse(wire)
+        _require(choices == 1, "several_choices")
         verified = _judge(handle, guard, tokens, key, text_only=text_only)
         report = Report(offered, verified, "match" if verified == offered else "partial")
         keep = -(-verified // guard.block_size)
