@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import yaml
-
 from kvloop.api.labels import ENGINE_CONTAINER
 from kvloop.plan import names, router
 from kvloop.plan.config import PlanConfig
+from kvloop.plan.render import to_text
 from kvloop.plan.scope import Scope
 
 _DIST_INFO = ".dist-info"
@@ -15,7 +14,7 @@ _DIST_INFO = ".dist-info"
 def build(scope: Scope) -> list[dict[str, Any]]:
     """Both ConfigMaps."""
     plugin = {plugin_key(path): text for path, text in sorted(scope.config.plugin_files.items())}
-    config = yaml.safe_dump(router.config(scope).to_wire(), sort_keys=False)
+    config = to_text(router.config(scope).to_wire())
     return [
         scope.child("config_map", names.engine_plugin(scope.name), ENGINE_CONTAINER, data=plugin),
         scope.child("config_map", names.router(scope.name), router.COMPONENT, data={router.CONFIG_KEY: config}),

@@ -2,7 +2,8 @@
 
 - Objects merge key by key, and null removes a key.
 - Lists of the fields in `KEYS` merge element by element: an element with the same key merges, another one is appended.
-- Everything else, lists of strings and tolerations among it, is replaced.
+- Everything else, lists of strings and tolerations among it, is replaced; so is a list with an element that has no key,
+  which the API server then refuses.
 """
 
 from typing import Any
@@ -38,13 +39,14 @@ def merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 def _value(key: str, base: Any, patch: Any) -> Any:
     if isinstance(patch, dict):
         return merge(base if isinstance(base, dict) else {}, patch)
-    if key in KEYS and isinstance(base, list) and _keyed(base) and _keyed(patch):
-        return _elements(KEYS[key], base, patch)
+    keys = KEYS.get(key, ())
+    if keys and _keyed(keys, patch):
+        return _elements(keys, base if _keyed(keys, base) else [], patch)
     return patch
 
 
-def _keyed(items: Any) -> bool:
-    return isinstance(items, list) and all(isinstance(item, dict) for item in items)
+def _keyed(keys: tuple[str, ...], items: Any) -> bool:
+    return isinstance(items, list) and all(isinstance(item, dict) and keys[0] in item for item in items)
 
 
 def _elements(keys: tuple[str, ...], base: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:

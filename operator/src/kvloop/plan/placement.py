@@ -4,6 +4,7 @@ from typing import Any
 
 from kvloop.api.labels import NAME, ROLE, Role
 from kvloop.api.v1alpha1.placement import SameZone
+from kvloop.api.v1alpha1.pod import EFA_RESOURCE
 from kvloop.api.v1alpha1.transfer import Fabric
 from kvloop.plan import labels
 from kvloop.plan.render import without_none
@@ -32,7 +33,7 @@ def tolerations(scope: Scope, role: Role) -> list[dict[str, Any]] | None:
     if scope.resolved.gpus[role]:
         taints.append(scope.role(role).gpu_resource)
     if scope.resolved.efa[role]:
-        taints.append("vpc.amazonaws.com/efa")
+        taints.append(EFA_RESOURCE)
     generated = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints]
     return [*generated, *scope.spec.placement.tolerations] or None
 

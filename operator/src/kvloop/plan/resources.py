@@ -3,12 +3,10 @@
 from typing import Any
 
 from kvloop.api.labels import Role
+from kvloop.api.v1alpha1.pod import EFA_RESOURCE, HUGEPAGES_RESOURCE
 from kvloop.plan import claims
 from kvloop.plan.merge import merge
 from kvloop.plan.scope import Scope
-
-EFA_RESOURCE = "vpc.amazonaws.com/efa"
-HUGEPAGES = "hugepages-2Mi"
 
 
 def of(scope: Scope, role: Role) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def _devices(scope: Scope, role: Role) -> dict[str, Any]:
     if scope.resolved.efa[role] and not claims.uses_claim(scope):
         devices[EFA_RESOURCE] = scope.resolved.efa[role]
     if scope.resolved.efa[role] and scope.spec.transfer.efa.hugepages2_mi:
-        devices[HUGEPAGES] = scope.spec.transfer.efa.hugepages2_mi
+        devices[HUGEPAGES_RESOURCE] = scope.spec.transfer.efa.hugepages2_mi
     return devices
 
 

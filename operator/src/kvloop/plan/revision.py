@@ -53,10 +53,10 @@ def _role(scope: Scope, role: Role) -> dict[str, Any]:
 
 
 def _overrides(pod_template: dict[str, Any]) -> dict[str, Any]:
-    """What a pod template changes of the engine's own process."""
+    """What a pod template may change of the engine's own process; the rest of it is refused at admission."""
     spec = pod_template.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
     for container in containers if isinstance(containers, list) else ():
         if isinstance(container, dict) and container.get("name") == ENGINE_CONTAINER:
-            return {key: container[key] for key in ("image", "command", "args", "env", "envFrom") if key in container}
+            return {key: container[key] for key in ("env", "envFrom") if key in container}
     return {}

@@ -38,7 +38,7 @@ def client(scope: Scope) -> dict[str, Any]:
     """The Service that clients use."""
     spec = scope.spec.router
     return scope.child(
-        "client_service",
+        "service",
         name=names.client_service(scope.name),
         component=router.COMPONENT,
         annotations=spec.service.annotations or None,

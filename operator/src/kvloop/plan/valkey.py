@@ -28,7 +28,7 @@ def build(scope: Scope) -> list[dict[str, Any]]:
     name, selector = names.valkey(scope.name), labels.component_selector(scope.name, COMPONENT)
     ports = [{"name": PORT_NAME, "port": PORT, "targetPort": PORT_NAME}]
     service = scope.child(
-        "client_service", name, COMPONENT, annotations=None, type="ClusterIP", selector=selector, ports=ports
+        "service", name, COMPONENT, annotations=None, type="ClusterIP", selector=selector, ports=ports
     )
     deployment = scope.child(
         "valkey_deployment",

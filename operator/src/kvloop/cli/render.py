@@ -1,0 +1,114 @@
+"""`kvloop render`: what the operator would make of a file, without any cluster."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kvloop import __version__
+from kvloop.api.v1alpha1 import parse
+from kvloop.api.validate import validate
+from kvloop.cli.output import Format, OutputError, to_text, write_files
+from kvloop.cli.source import Document, SourceError, documents
+from kvloop.engine import bundle
+from kvloop.plan.config import ApiAvailable, PlanConfig
+from kvloop.plan.desired import plan
+
+REFUSED, UNUSABLE = 1, 2
+"""Exit codes: a resource would be refused by the API server; the command line or a file is unusable."""
+
+_errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+
+def render(
+    files: Annotated[
+        list[str],
+        typer.Option("--filename", "-f", metavar="FILE", help="File with custom resources; - is standard input."),
+    ],
+    output: Annotated[Format, typer.Option("--output", "-o", help="Print as.")] = Format.YAML,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write one file per child into this folder instead of printing.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only children of this kind, such as StatefulSet; may be repeated."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of resources that do not say one.")
+    ] = None,
+    router_image: Annotated[
+        str, typer.Option(help="Router image of resources that do not say one.")
+    ] = f"kvloop-router:{__version__}",
+    pod_monitors: Annotated[
+        bool, typer.Option(help="Render as for a cluster that has the Prometheus operator's CRDs.")
+    ] = False,
+) -> None:
+    """Print the Kubernetes objects that the operator would make of custom resources.
+
+    Needs no cluster. The resources are checked as the API server would check them; other kinds of objects in the files
+    are passed over. Owner references are left out, since only a cluster gives a resource its uid.
+
+    Exit codes: 0 rendered; 1 a resource would be refused; 2 a file or the command line is unusable.
+    """
+    config = PlanConfig(
+        router_image=router_image,
+        plugin_files=bundle.files(),
+        api_available=ApiAvailable(pod_monitor=pod_monitors),
+    )
+    try:
+        children = _selected(_children(_resources(files), namespace, config), kind)
+        if out is None:
+            typer.echo(to_text(children, output), nl=False)
+            return
+        for path in write_files(out, children, output):
+            typer.echo(path)
+    except (SourceError, OutputError) as error:
+        raise _fail(UNUSABLE, str(error)) from error
+
+
+def _resources(files: list[str]) -> list[Document]:
+    """Our resources in the files; others are told of and passed over."""
+    found = []
+    for document in documents(files):
+        if document.ours:
+            found.append(document)
+        else:
+            _errors.print(f"passed over: {document.title}")
+    if not found:
+        raise SourceError(f"no DisaggregatedInference in {', '.join(files)}")
+    return found
+
+
+def _children(resources: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
+    problems = [f"{document.title}: {error}" for document in resources for error in validate(document.body)]
+    if problems:
+        raise _fail(REFUSED, *problems)
+    return [
+        child
+        for document in resources
+        for child in plan(parse(_in_namespace(document.body, namespace)), None, config).children
+    ]
+
+
+def _in_namespace(body: dict[str, Any], namespace: str | None) -> dict[str, Any]:
+    if namespace is None:
+        return body
+    return {**body, "metadata": {"namespace": namespace, **body["metadata"]}}
+
+
+def _selected(children: list[dict[str, Any]], kinds: list[str] | None) -> list[dict[str, Any]]:
+    if not kinds:
+        return children
+    there = {child["kind"].lower(): child["kind"] for child in children}
+    unknown = [kind for kind in kinds if kind.lower() not in there]
+    if unknown:
+        raise SourceError(f"no child is a {', '.join(unknown)}; there are {', '.join(sorted(there.values()))}")
+    wanted = {kind.lower() for kind in kinds}
+    return [child for child in children if child["kind"].lower() in wanted]
+
+
+def _fail(code: int, *messages: str) -> typer.Exit:
+    for message in messages:
+        _errors.print(f"error: {message}", style="red")
+    return typer.Exit(code)

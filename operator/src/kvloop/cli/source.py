@@ -1,0 +1,77 @@
+"""Custom resources from files, with the place of each, so that an error can say where it is."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvloop.api.labels import API_VERSION, KIND
+
+STDIN = "-"
+
+
+class SourceError(Exception):
+    """A file that cannot be read, or that is no YAML."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One object of a file; `place` is for people, such as `demo.yaml, document 2`."""
+
+    place: str
+    body: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Place and name."""
+        metadata = self.body.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return f"{self.place} ({self.body.get('kind', 'no kind')} {name or 'without a name'})"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is, or tries to be, our custom resource: right kind or right group."""
+        group = str(self.body.get("apiVersion", "")).partition("/")[0]
+        return self.body.get("kind") == KIND or group == API_VERSION.partition("/")[0]
+
+
+def documents(files: list[str]) -> Iterator[Document]:
+    """Every object in the files, in order; `-` is standard input, and Lists are taken apart.
+
+    Raises:
+        SourceError: a file cannot be read, is no YAML, or holds something that is no object.
+    """
+    for file in files:
+        name = "standard input" if file == STDIN else file
+        for number, body in enumerate(_load(name, _read(file)), start=1):
+            yield from _expand(f"{name}, document {number}", body)
+
+
+def _read(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"cannot read {file}: it is no UTF-8 text (byte {error.start})") from error
+
+
+def _load(name: str, text: str) -> list[Any]:
+    try:
+        return [body for body in yaml.safe_load_all(text) if body is not None]
+    except yaml.YAMLError as error:
+        raise SourceError(f"{name} is no valid YAML: {error}") from error
+
+
+def _expand(place: str, body: Any) -> Iterator[Document]:
+    if not isinstance(body, dict):
+        raise SourceError(f"{place} is no Kubernetes object but {type(body).__name__}")
+    items = body.get("items")
+    if body.get("kind") == "List" and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _expand(f"{place}, items[{index}]", item)
+    else:
+        yield Document(place, body)
