@@ -1,7 +1,7 @@
 """Clusters for the tiers api, control and node, each started when a test first asks for it.
 
-KVLOOP_TEST_CLUSTER=<name> uses a cluster of `python -m e2e.cluster up` for all tiers instead, KVLOOP_TEST_KUBECONFIG=<file>
-one of yours; neither is stopped.
+KVLOOP_TEST_CLUSTER=<name> uses a cluster of `python -m e2e.cluster up` for all tiers instead, and
+KVLOOP_TEST_KUBECONFIG=<file> one of yours; neither is stopped.
 """
 
 import os

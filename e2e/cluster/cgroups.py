@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e.cluster.errors import ClusterError
 
 _ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("cpu", "cpuset", "hugetlb", "memory", "pids")  # those that the kubelet asks for
 _KILL_TIMEOUT_S = 30.0
 
 
@@ -25,13 +26,25 @@ class ControlGroup:
         return self._tracker / "system"
 
     def create(self) -> None:
-        for hierarchy in _hierarchies():
-            (hierarchy / self.name).mkdir(exist_ok=True)
-            if (hierarchy / "cgroup.controllers").exists():  # v2: what is not enabled above cannot be limited below
-                controllers = (hierarchy / "cgroup.controllers").read_text().split()
-                for parent in (hierarchy, hierarchy / self.name):
-                    (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
-        self.system.mkdir(exist_ok=True)
+        """Make the group.
+
+        Raises:
+            ClusterError: the machine does not let us, as in a container that is not privileged enough.
+        """
+        try:
+            for hierarchy in _hierarchies():
+                (hierarchy / self.name).mkdir(exist_ok=True)
+                if hierarchy == _ROOT:  # v2: what is not enabled above cannot be limited below
+                    offered = (hierarchy / "cgroup.controllers").read_text().split()
+                    enable = " ".join(f"+{controller}" for controller in offered if controller in _CONTROLLERS)
+                    for parent in (hierarchy, hierarchy / self.name):
+                        (parent / "cgroup.subtree_control").write_text(enable)
+            self.system.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ClusterError(
+                f"No control groups can be made here ({error}): run on the machine itself, "
+                "or in a container with --privileged --cgroupns=host."
+            ) from error
 
     def remove(self) -> None:
         """Kill every process of the group, wait until all are gone, and remove the group."""

@@ -61,12 +61,14 @@ class Cluster(Client):
         with locked(f"cluster-{self.name}"):
             self._remove()
             self.folder.mkdir(parents=True)
-            with step(f"starting cluster {self.name}"):
-                try:
+            try:
+                with step(f"starting cluster {self.name}"):
                     self._start()
-                except BaseException:
-                    self._stop()  # the folder stays, for its logs
-                    raise
+            except BaseException as error:
+                self._stop()
+                if isinstance(error, ClusterError):
+                    raise ClusterError(f"{error}\n{self._ends_of_logs()}") from error
+                raise
             self.remember({"profile": self.profile})
 
     def down(self) -> None:
@@ -94,8 +96,7 @@ class Cluster(Client):
             self._node.load_image(content)
 
     def diagnostics(self) -> str:
-        ends = [f"the end of {log}:\n{self._processes.tail(log.stem)}" for log in self._processes.logs()]
-        return "\n".join([super().diagnostics(), *ends])
+        return f"{super().diagnostics()}\n{self._ends_of_logs()}"
 
     @cached_property
     def _kubectl(self) -> Path:
@@ -126,6 +127,9 @@ class Cluster(Client):
             write_test_image(self.folder / "testpod.tar")
             self.load_image(self.folder / "testpod.tar")
             self.wait(f"node/{NODE_NAME}", "condition=Ready")
+
+    def _ends_of_logs(self) -> str:
+        return "\n".join(f"the end of {log}:\n{self._processes.tail(log.stem)}" for log in self._processes.logs())
 
     def _stop(self) -> None:
         for name in self._processes.names():

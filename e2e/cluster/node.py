@@ -73,7 +73,7 @@ class Node:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._ctr("version").returncode:  # it may only just have been started
             if time.monotonic() > deadline:
-                raise ClusterError(f"containerd does not answer; see {self.processes.log('containerd')}")
+                raise ClusterError(f"containerd does not answer: see {self.processes.log('containerd')}")
             time.sleep(0.05)
         done = self._ctr("images", "import", "-", stdin=archive)
         if done.returncode:
@@ -98,7 +98,7 @@ class Node:
         while time.monotonic() < deadline:
             process = self.processes.pid(NAME)
             if process is None:
-                raise ClusterError(f"The node did not start: {self.processes.tail(NAME)}")
+                raise ClusterError("The node did not start.")
             if Path(f"/proc/{process}/ns/net").readlink() != own:
                 return process
             time.sleep(0.01)

@@ -30,6 +30,10 @@ ip address add "$address/24" dev eth0
 ip route add default via "$gateway"
 
 containerd --config "$folder/node/containerd.toml" >>"$folder/logs/containerd.log" 2>&1 &
+until [[ -S /run/containerd/containerd.sock ]]; do # the kubelet gives up without it
+    kill -0 $!
+    sleep 0.02
+done
 "$kubelet" --config "$folder/node/kubelet.yaml" --kubeconfig "$folder/kubeconfigs/system_node_$name.yaml" \
     --hostname-override "$name" --node-ip "$address" >>"$folder/logs/kubelet.log" 2>&1 &
 "$kube_proxy" --config "$folder/node/kube-proxy.yaml" --hostname-override "$name" >>"$folder/logs/kube-proxy.log" 2>&1 &

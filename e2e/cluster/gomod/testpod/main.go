@@ -1,5 +1,5 @@
-// The smallest thing that can run in a pod: `pause` holds a pod's namespaces, `serve` answers HTTP on port 8080, where
-// / is the pod's name and /get?url=U is what U answers to this pod's service account.
+// The smallest thing that can run in a pod. `pause` holds a pod's namespaces; `hostname` prints the pod's name; `serve`
+// answers HTTP on port 8080, where / is the pod's name and /get?url=U is what U answers to this pod's service account.
 package main
 
 import (
@@ -18,10 +18,15 @@ import (
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 func main() {
+	name, _ := os.Hostname()
+	if len(os.Args) > 1 && os.Args[1] == "hostname" {
+		fmt.Println(name)
+		return
+	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		go serve()
+		go serve(name)
 	}
 	for s := range signals {
 		if s != syscall.SIGCHLD {
@@ -35,8 +40,7 @@ func main() {
 	}
 }
 
-func serve() {
-	name, _ := os.Hostname()
+func serve(name string) {
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, name) })
 	http.HandleFunc("/get", func(w http.ResponseWriter, r *http.Request) {
 		status, body, err := get(r.FormValue("url"))
