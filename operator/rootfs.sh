@@ -40,7 +40,7 @@ nonroot:x:65532:' > etc/group
 # What nothing reads at run time, and modules whose libraries are not here; copyrights stay. A container gets its own /dev and /etc/hosts.
 find usr/share/doc -type f ! -name copyright -delete
 (cd usr/lib/python3.11/lib-dynload && rm _crypt.* _curses* _dbm.* _sqlite3.* nis.* readline.* _test* _xxtest* xx*)
-rm -rf dev/* etc/apt etc/dpkg etc/fstab etc/hostname etc/resolv.conf usr/share/ca-certificates usr/share/locale usr/share/man \
+rm -rf dev/* usr/sbin/* var/lock etc/apt etc/dpkg etc/fstab etc/hostname etc/resolv.conf usr/share/ca-certificates usr/share/locale usr/share/man \
   usr/share/lintian usr/lib/*/gconv var/cache/apt var/lib/apt var/log/apt var/lib/dpkg/status
 
 # Images are read-only, so Python could never keep what it compiles: it is compiled here, once, and never checked against its source.
