@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from kvloop.api.flags import FLAGS
 from kvloop.api.labels import GROUP, KIND, PLURAL, VERSION, Condition
 from kvloop.api.v1alpha1 import DisaggregatedInference, Spec, Status
 
@@ -88,11 +89,22 @@ def _root() -> dict[str, Any]:
         "apiVersion": {"description": f"{GROUP}/{VERSION}.", "type": "string"},
         "kind": {"description": f"{KIND}.", "type": "string"},
         "metadata": {"type": "object"},  # the server's own; it allows no description here
-        "spec": structural(Spec),
+        "spec": _with_flags(structural(Spec)),
         "status": _ordered({**status, "default": _INITIAL_STATUS}),
     }
     root["required"] = ["spec"]
     return root
+
+
+def _with_flags(spec: dict[str, Any]) -> dict[str, Any]:
+    """`spec` with the vLLM setting of each field told in its description."""
+    for flag in FLAGS:
+        for path in {flag.path.format(role=role) for role in flag.roles}:
+            node = spec
+            for step in path.split("."):
+                node = node["properties"][step]
+            node["description"] += f" {flag.sentence()}"
+    return spec
 
 
 def _convert(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:

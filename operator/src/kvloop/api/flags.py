@@ -41,6 +41,15 @@ class Flag:
     since: tuple[int, int] = (0, 0)
     convert: Callable[[Any], Any] = _same
 
+    def sentence(self) -> str:
+        """What the field sets, for its description."""
+        name = f"--{self.name}" if self.where is Where.ARGUMENT else f"{self.name} of {self.where}"
+        return f"Sets {name}{_since(self.since)}."
+
+
+def _since(version: tuple[int, int]) -> str:
+    return f" (vLLM {version[0]}.{version[1]} and later)" if version > (0, 0) else ""
+
 
 FLAGS: Final = (
     Flag("model.name", "served-model-name"),

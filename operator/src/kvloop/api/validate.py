@@ -14,7 +14,7 @@ from kvloop.api.crd import definition
 from kvloop.api.labels import API_VERSION, KIND
 
 Node = dict[str, Any]
-PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+_PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 
 
 def validate(body: Node) -> list[str]:
@@ -61,7 +61,7 @@ def _children(value: Any, schema: Node) -> Iterator[tuple[str, Any, Node]]:
 
 def _unknown(value: Any, schema: Node, path: str = "") -> Iterator[str]:
     """Fields that the schema does not declare, in the words of kubectl's strict validation."""
-    free = schema.get(PRESERVE) or "properties" not in schema
+    free = schema.get(_PRESERVE) or "properties" not in schema
     if isinstance(value, Mapping) and not free:
         for name in value.keys() - schema["properties"].keys():
             yield f'unknown field "{f"{path}.{name}".lstrip(".")}"'
@@ -93,14 +93,15 @@ def _filled(value: Any, schema: Node) -> Any:
 
 def _broken_rules(value: Any, schema: Node, path: str = "") -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", []):
-        if _evaluate(rule["rule"], value) is not True:
-            message = _evaluate(rule["messageExpression"], value) if "messageExpression" in rule else rule["message"]
+        if evaluate(rule["rule"], value) is not True:
+            message = evaluate(rule["messageExpression"], value) if "messageExpression" in rule else rule["message"]
             yield f"{path}{rule.get('fieldPath', '')}: {message}".lstrip(".: ")
     for step, item, part in _children(value, schema):
         yield from _broken_rules(item, part, path + step)
 
 
-def _evaluate(expression: str, value: Any) -> Any:
+def evaluate(expression: str, value: Any) -> Any:
+    """The value of a CEL expression for `self` = `value`. Raises KeyError or RuntimeError if it has none."""
     import cel  # noqa: PLC0415 (of the extra cli: only who validates needs it)
 
     context = cel.Context()

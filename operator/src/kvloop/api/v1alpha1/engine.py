@@ -58,11 +58,9 @@ class EngineSpec(Model):
         pattern=r"^[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?(rc[0-9]{1,3})?([.+-][0-9A-Za-z.+-]+)?$",
         description="vLLM version in the image, such as 0.32.0; read from the image's tag if absent.",
     )
-    dtype: DType = Field(DType.AUTO, description="Data type of weights and activations (--dtype).")
-    kv_cache_dtype: KVCacheDType = Field(KVCacheDType.AUTO, description="Data type of the KV cache (--kv-cache-dtype).")
-    block_size: int | None = Field(
-        None, ge=1, le=1024, description="Tokens in a KV block (--block-size); vLLM's choice if absent."
-    )
+    dtype: DType = Field(DType.AUTO, description="Data type of weights and activations.")
+    kv_cache_dtype: KVCacheDType = Field(KVCacheDType.AUTO, description="Data type of the KV cache.")
+    block_size: int | None = Field(None, ge=1, le=1024, description="Tokens in a KV block; vLLM's choice if absent.")
     args: Args = Field(default_factory=list, description="Further vLLM arguments for both roles.")
     env: EnvVars = Field(default_factory=list, description="Further environment variables for both roles.")
     service_account_name: ObjectName | None = Field(
@@ -72,7 +70,7 @@ class EngineSpec(Model):
         120,
         ge=1,
         le=86400,
-        description="Seconds for which a stopping engine finishes its streams (--shutdown-timeout): the time of the"
+        description="Seconds for which a stopping engine finishes its streams: the time of the"
         " longest answer, or more.",
     )
 
@@ -87,7 +85,7 @@ class RoleSpec(Model):
         description="Engine pods. Absent: somebody else's, such as a HorizontalPodAutoscaler's on the StatefulSet.",
     )
     tensor_parallel_size: int = Field(
-        1, ge=1, le=64, description="GPUs that share the model (--tensor-parallel-size); decode's at least prefill's."
+        1, ge=1, le=64, description="GPUs that share the model; decode's at least prefill's."
     )
     gpus: int | None = Field(
         None, ge=0, le=64, description="Accelerators of one pod; tensorParallelSize if absent. 0 for engines on a CPU."

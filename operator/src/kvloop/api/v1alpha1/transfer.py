@@ -59,14 +59,14 @@ class TransferSpec(Model):
     """KV transfer between prefill and decode, in both directions. Defaults are vLLM's own."""
 
     bidirectional: bool = Field(
-        True, description="Return each conversation's KV from decode to prefill (vLLM 0.21 and later)."
+        True, description="Return each conversation's KV from decode to prefill for its next turn."
     )
     decoder_kv_blocks_ttl_seconds: int = Field(
         480,
         alias="decoderKVBlocksTTLSeconds",
         ge=15,
         le=86400,
-        description="Seconds for which decode keeps the KV of a finished turn (decoder_kv_blocks_ttl). Prefill declines"
+        description="Seconds for which decode keeps the KV of a finished turn. Prefill declines"
         " the last 5 s and the router the last 10 s, so less than 15 s would never be used.",
     )
     kv_recompute_threshold_tokens: int = Field(
@@ -74,15 +74,14 @@ class TransferSpec(Model):
         alias="kvRecomputeThresholdTokens",
         ge=0,
         le=1048576,
-        description="Fewest tokens worth fetching from decode; below it prefill computes (kv_recompute_threshold)."
-        " 0 = always fetch.",
+        description="Fewest tokens worth fetching from decode; below it prefill computes. 0 = always fetch.",
     )
     kv_lease_duration_seconds: int = Field(
         30,
         alias="kvLeaseDurationSeconds",
         ge=5,
         le=86400,
-        description="Seconds for which prefill keeps blocks for decode between heartbeats (kv_lease_duration).",
+        description="Seconds for which prefill keeps blocks for decode between heartbeats.",
     )
     fabric: Fabric = Field(Fabric.EFA, description="EFA selects NIXL's LIBFABRIC backend, UCX its UCX backend.")
     efa: EFASpec = Field(default_factory=EFASpec, description="EFA devices; used with fabric EFA only.")
