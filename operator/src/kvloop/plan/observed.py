@@ -23,7 +23,8 @@ class ChildRef:
 class Workload:
     """What a StatefulSet or Deployment says of its pods.
 
-    `replicas` and `partition` are of spec, the rest of status (`pods` is status.replicas). `create_failure` is why it
+    `replicas` and `partition` are of spec, the rest of status (`pods` is status.replicas; `current_revision` is a
+    StatefulSet's status.currentRevision, from which pods below the partition are made). `create_failure` is why it
     cannot make pods, empty if it can: the message of a Deployment's condition ReplicaFailure, or of a StatefulSet's
     newest event FailedCreate.
     """
@@ -33,6 +34,7 @@ class Workload:
     pods: int = 0
     ready: int = 0
     updated: int = 0
+    current_revision: str = ""
     create_failure: str = ""
 
 
@@ -78,9 +80,10 @@ class Pod:
     """One pod.
 
     `component` is the label APP_COMPONENT: prefill, decode, router and so on. `revision` is the label REVISION,
-    `template` the annotation TEMPLATE_HASH. `ready` is the condition Ready, `scheduled` the condition PodScheduled, and
-    `unschedulable` the latter's message when it is False. `reason` and `message` are status.reason and status.message,
-    as of an evicted pod. `containers` has init containers first.
+    `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash. `ready` is the
+    condition Ready, `scheduled` the condition PodScheduled, and `unschedulable` the latter's message when it is False.
+    `reason` and `message` are status.reason and status.message, as of an evicted pod. `containers` has init containers
+    first.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Pod:
     component: str
     revision: str = ""
     template: str = ""
+    controller_revision: str = ""
     phase: str = "Pending"
     ready: bool = False
     scheduled: bool = False
