@@ -187,8 +187,8 @@ class Engine:
             if reason is not None:
                 return
             await self._append(request, token)
-            if gap > 0:
-                await pause(self.clock, gap)
+            # Without a pause, too, each token is on its way before the next one is thought of.
+            await (pause(self.clock, gap) if gap > 0 else asyncio.sleep(0))
 
     def _why_stop(self, request: Request, token: int) -> tuple[str | None, int | None]:
         sampling = request.sampling

@@ -44,6 +44,7 @@ class Frontend:
         self.engine = Engine(config, clock)
         self.features = Features.of(config.knobs.vllm_version)
         self.guard = plugin[0] if plugin is not None else None
+        self._groups: int | None = None
         self._spent = self.guard.Spent() if self.guard is not None else None
         self.draining = asyncio.Event()
         self.frozen = asyncio.Event()
@@ -91,6 +92,7 @@ class Frontend:
             self._key(request),
             text_only=request.text_only,
             choices=request.choices,
+            groups=self._groups,
             spent=self._spent,
         )
         return None if report is None else report.as_dict()
@@ -98,6 +100,7 @@ class Frontend:
     def _sign(self, request: Request, handle: dict[str, Any], report: dict[str, Any] | None) -> None:
         if self.guard is None:
             return
+        self._groups = len(handle["remote_block_ids"])
         if handle["do_remote_decode"]:
             sequence, size = request.prompt + request.output, self.engine.config.block_size
             handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))

@@ -76,7 +76,7 @@ def _message(message: dict[str, Any], *, keep_thinking: bool) -> str:
         head, _, text = text.partition("</think>")
         thought, text = head.partition("<think>")[2].strip("\n"), text.lstrip("\n")
     if thought and keep_thinking:
-        text = f"<think>\n{thought.strip(chr(10))}\n</think>\n\n{text}"
+        text = f"<think>\n{thought.strip(chr(10))}\n</think>\n\n{text.lstrip(chr(10))}"
     calls = "\n".join(_tool_call(call) for call in message.get("tool_calls") or [])
     return _turn("assistant", f"{text}\n{calls}" if text and calls else text + calls)
 

@@ -168,6 +168,8 @@ class Connector:
         try:
             remote = await self.remotes.get(params["remote_engine_id"], params["remote_host"], params["remote_port"])
             self._decline_if_expired(request, remote.clock_offset)
+            if len(params["remote_block_ids"]) != 1:
+                raise EngineDeadError("assert len(remote_block_ids) == len(local_block_ids)")
             if len(blocks) > len(remote_blocks):
                 raise EngineDeadError("assert num_decode_blocks <= len(prefill_group)")
             began = self._clock.now()

@@ -187,6 +187,11 @@ def test_block_counts_that_do_not_fit_read_nothing(blocks: list[list[int]]) -> N
     assert report == guard.Report(339, 0, "block_count")
 
 
+def test_another_number_of_groups_than_the_engine_has_reads_nothing() -> None:
+    assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], groups=1).verified == 339
+    assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], groups=2) == guard.Report(339, 0, "block_count")
+
+
 @pytest.mark.parametrize(
     ("wire", "reason"),
     [

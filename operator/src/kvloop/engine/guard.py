@@ -153,6 +153,7 @@ def shrink(
     *,
     text_only: bool = True,
     choices: int = 1,
+    groups: int | None = None,
     spent: Spent | None = None,
 ) -> Report | None:
     """Cut a request's handle, in place, down to what the prompt provably shares with it. Never raises.
@@ -160,7 +161,8 @@ def shrink(
     None where no decode engine's blocks are offered (a first turn, or the decode leg). With 0 verified the prefill
     engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
     or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
-    `choices` is the request's ``n``, and `spent` remembers the handles that went through here.
+    `choices` is the request's ``n``, `groups` the number of this engine's KV cache groups if it is known, and `spent`
+    remembers the handles that went through here.
     """
     wire = handle.pop("guard", None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
@@ -184,6 +186,7 @@ def shrink(
     try:
         guard = parse(wire)
         _require(choices == 1, "several_choices")
+        _require(groups is None or groups == len(handle["remote_block_ids"]), "block_count")
         verified = _judge(handle, guard, tokens, key, text_only=text_only)
         report = Report(offered, verified, "match" if verified == offered else "partial")
         keep = -(-verified // guard.block_size)
