@@ -81,7 +81,7 @@ def _resources(files: list[str]) -> list[Document]:
 
 
 def _children(resources: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
-    problems = [f"{document.title}: {error}" for document in resources for error in validate(document.body)]
+    problems = [f"{document.title}: {problem}" for document in resources for problem in _problems(document.body)]
     if problems:
         raise _fail(REFUSED, *problems)
     return [
@@ -89,6 +89,17 @@ def _children(resources: list[Document], namespace: str | None, config: PlanConf
         for document in resources
         for child in plan(parse(_in_namespace(document.body, namespace)), None, config).children
     ]
+
+
+def _problems(body: dict[str, Any]) -> list[str]:
+    """Metadata, which the CRD says nothing of, and then all that it does."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        return ["metadata: must be an object with a name"]
+    named = {field: metadata.get(field, "") for field in ("name", "namespace")}
+    return [f"metadata.{field}: must be text" for field, it in named.items() if not isinstance(it, str)] or validate(
+        body
+    )
 
 
 def _in_namespace(body: dict[str, Any], namespace: str | None) -> dict[str, Any]:

@@ -22,16 +22,24 @@ from kvloop.plan import (
 from kvloop.plan import revision as revisions
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.observed import Observed
+from kvloop.plan.rollout import Rollout, step
 from kvloop.plan.scope import Scope
+from kvloop.plan.sides import sides
 
 
 @dataclass(frozen=True)
 class Desired:
-    """Children in the order in which to apply them, and what was decided on the way."""
+    """Children in the order in which to apply them, and what was decided on the way.
+
+    `rollout` is the step of the rollout that the children take, `delete_pods` the names of the pods in its way, `url`
+    where clients inside the cluster reach the router.
+    """
 
     children: tuple[dict[str, Any], ...]
     revision: str
     resolved: ResolvedStatus
+    rollout: Rollout
+    delete_pods: tuple[str, ...]
     url: str
 
 
@@ -39,13 +47,26 @@ def plan(cr: DisaggregatedInference, observed: Observed | None, config: PlanConf
     """The wanted children; none for a resource that is being deleted, whose children the garbage collector takes."""
     scope = Scope.of(cr, config)
     revision = revisions.of(scope)
-    children = () if cr.metadata.deletion_timestamp else _children(scope, revision, observed)
-    return Desired(children, revision, scope.resolved.to_status(), _url(scope))
+    workloads = {role: statefulset.build(scope, role, revision) for role in Role}
+    templates = {role: statefulset.template_hash(workload) for role, workload in workloads.items()}
+    rollout = step(sides(scope, revision, templates, observed), paused=cr.spec.rollout.paused)
+    for role, workload in workloads.items():
+        statefulset.set_partition(workload, rollout.partitions[role])
+    deleting = cr.metadata.deletion_timestamp is not None
+    return Desired(
+        children=() if deleting else _children(scope, revision, list(workloads.values()), observed),
+        revision=revision,
+        resolved=scope.resolved.to_status(),
+        rollout=rollout,
+        delete_pods=() if deleting else tuple(names.pod(scope.name, *place) for place in rollout.delete),
+        url=_url(scope),
+    )
 
 
-def _children(scope: Scope, revision: str, observed: Observed | None) -> tuple[dict[str, Any], ...]:
+def _children(
+    scope: Scope, revision: str, workloads: list[dict[str, Any]], observed: Observed | None
+) -> tuple[dict[str, Any], ...]:
     """What others refer to comes first."""
-    partitions = dict.fromkeys(Role, 0)
     return (
         *rbac.build(scope),
         *config_maps.build(scope),
@@ -54,7 +75,7 @@ def _children(scope: Scope, revision: str, observed: Observed | None) -> tuple[d
         *pod_disruption_budget.build(scope, observed),
         *(claims.build(scope, role) for role in Role if claims.uses_claim(scope)),
         *valkey.build(scope),
-        *(statefulset.build(scope, role, revision, partitions[role]) for role in Role),
+        *workloads,
         router.deployment(scope),
         *pod_monitor.build(scope),
     )

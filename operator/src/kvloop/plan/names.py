@@ -8,6 +8,11 @@ def role(name: str, of: Role) -> str:
     return f"{name}-{of}"
 
 
+def pod(name: str, of: Role, number: int) -> str:
+    """Pod of a StatefulSet."""
+    return f"{role(name, of)}-{number}"
+
+
 def routing_service(name: str, of: Role, revision: str) -> str:
     """Service whose EndpointSlices tell the router the engines of one role and revision."""
     return f"{name}-{of}-{revision}"

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from kvloop.api.labels import Role
+from kvloop.api.labels import TEMPLATE_HASH, Role
 from kvloop.plan import labels, names, pod_template
 from kvloop.plan.scope import Scope
 
 
-def build(scope: Scope, role: Role, revision: str, partition: int) -> dict[str, Any]:
-    """The role's StatefulSet; pods with a number below `partition` keep their template.
+def build(scope: Scope, role: Role, revision: str) -> dict[str, Any]:
+    """The role's StatefulSet, with partition 0.
 
     Parallel, since no engine waits for another, and since a pod that never becomes ready must not block the fix.
     """
@@ -18,9 +18,20 @@ def build(scope: Scope, role: Role, revision: str, partition: int) -> dict[str, 
         component=role,
         replicas=scope.role(role).replicas,
         selector=labels.role_selector(scope.name, role),
-        partition=partition,
+        partition=0,
         pod_labels=labels.engine(scope.name, role, revision),
         **pod_template.values(scope, role),
     )
     child["spec"]["template"] = pod_template.finish(child["spec"]["template"], scope.role(role).pod_template)
     return child
+
+
+def set_partition(child: dict[str, Any], partition: int) -> None:
+    """Keep the pods with a number below `partition` at their template."""
+    child["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = partition
+
+
+def template_hash(child: dict[str, Any]) -> str:
+    """What tells pods of this template from others."""
+    found: str = child["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH]
+    return found

@@ -1,0 +1,67 @@
+"""From what is observed to the two rows of engines that the rollout's arithmetic is about."""
+
+from kvloop.api.labels import ENGINE_CONTAINER, Role
+from kvloop.plan import names
+from kvloop.plan.observed import Observed, Pod, Workload
+from kvloop.plan.rollout import Engine, Side, Sides
+from kvloop.plan.scope import Scope
+
+_HELPLESS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+"""Reasons of a waiting container that only an edit, or a missing object's arrival, takes away."""
+
+_CRASHES = 3
+"""Crashes after which an engine that is running again, but not ready, still counts as failing."""
+
+
+def sides(scope: Scope, revision: str, templates: dict[Role, str], observed: Observed | None) -> Sides:
+    """Both roles' engines; `templates` are the hashes of the newest pod templates."""
+    return {role: _side(scope, role, revision, templates[role], observed) for role in Role}
+
+
+def _side(scope: Scope, role: Role, revision: str, template: str, observed: Observed | None) -> Side:
+    spec = scope.role(role)
+    workload = observed.workload("StatefulSet", names.role(scope.name, role)) if observed else None
+    pods = observed.pods_of(role) if observed else ()
+    return Side(
+        replicas=_replicas(spec.replicas, workload),
+        max_unavailable=spec.max_unavailable,
+        revision=revision,
+        engines={pod.ordinal: _engine(pod, template, workload) for pod in pods},
+    )
+
+
+def _replicas(wanted: int | None, workload: Workload | None) -> int:
+    """As the spec says, or as somebody else has set it, or what Kubernetes defaults to."""
+    if wanted is not None:
+        return wanted
+    return workload.replicas if workload else 1
+
+
+def _engine(pod: Pod, template: str, workload: Workload | None) -> Engine:
+    return Engine(
+        revision=pod.revision,
+        updated=pod.template == template,
+        ready=pod.ready,
+        base=workload is not None and pod.controller_revision == workload.current_revision,
+        started=pod.ready or any(each.started for each in pod.containers if each.name == ENGINE_CONTAINER),
+        failing=is_failing(pod),
+    )
+
+
+def is_failing(pod: Pod) -> bool:
+    """Whether a pod is not ready, and time alone will not heal it."""
+    if pod.ready:
+        return False
+    crashing = any(each.restarts >= _CRASHES and each.exit_code not in (None, 0) for each in pod.containers)
+    return pod.phase == "Failed" or crashing or any(each.waiting in _HELPLESS for each in pod.containers)

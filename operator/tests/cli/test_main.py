@@ -1,0 +1,76 @@
+"""The command line as a whole."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from kvloop import __version__
+from kvloop.cli.main import app
+from kvloop.engine import bundle
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+def test_help_names_every_command() -> None:
+    text = run("--help").stdout
+    assert all(command in text for command in ("render", "crd", "plugin", "version"))
+
+
+@pytest.mark.parametrize("command", ["render", "crd", "plugin", "version"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = run(command, "-h")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+    assert len(result.stdout.splitlines()) > 5
+
+
+def test_options_of_render_are_all_explained() -> None:
+    text = run("render", "--help").stdout
+    for option in ("--filename", "--output", "--out", "--kind", "--namespace", "--router-image", "--pod-monitors"):
+        assert option in text
+    assert "Exit codes" in text
+
+
+def test_version() -> None:
+    assert run("version").stdout == f"{__version__}\n"
+
+
+def test_crd_is_the_generated_one() -> None:
+    text = run("crd").stdout
+    assert text == (Path(__file__).parents[3] / "crds" / "kvloop.io_disaggregatedinferences.yaml").read_text()
+    assert yaml.safe_load(text)["kind"] == "CustomResourceDefinition"
+
+
+def test_plugin_writes_a_folder_from_which_vllm_finds_it(tmp_path: Path) -> None:
+    result = run("plugin", "--out", tmp_path / "plugin")
+    assert result.exit_code == 0
+    written = {
+        str(path.relative_to(tmp_path / "plugin")): path.read_text()
+        for path in (tmp_path / "plugin").rglob("*")
+        if path.is_file()
+    }
+    assert written == bundle.files()
+    found = importlib.metadata.distributions(name="kvloop-engine", path=[str(tmp_path / "plugin")])
+    entries = [entry for distribution in found for entry in distribution.entry_points]
+    assert [(entry.group, entry.name) for entry in entries] == [("vllm.general_plugins", "kvloop")]
+
+
+def test_plugin_says_where_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("plugin", "--out", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+
+
+@pytest.mark.parametrize("script", ["kvloop", "kubectl-kvloop"])
+def test_both_scripts_are_installed(script: str) -> None:
+    path = Path(sys.executable).with_name(script)
+    answer = subprocess.run([path, "version"], capture_output=True, text=True, check=True)  # noqa: S603 (our own script)
+    assert answer.stdout == f"{__version__}\n"
