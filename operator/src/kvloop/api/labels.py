@@ -72,6 +72,7 @@ class Reason(StrEnum):
     # Patience: time heals it.
     PROGRESSING = "Progressing"
     MODEL_LOADING = "ModelLoading"
+    ENGINE_NOT_READY = "EngineNotReady"
     PODS_PENDING = "PodsPending"
     ROLLING_OUT = "RollingOut"
     ROUTER_NOT_READY = "RouterNotReady"

@@ -36,7 +36,7 @@ class RoleStatus(Model):
 
     desired: int = Field(0, description="Pods that there should be.")
     ready: int = Field(0, description="Pods of any revision that are ready.")
-    updated: int = Field(0, description="Pods of the newest revision.")
+    updated: int = Field(0, description="Pods of the newest template.")
     summary: str = Field("", max_length=32, description="ready/desired, for kubectl get.")
 
 
@@ -81,8 +81,11 @@ class FirstTokensStatus(Model):
 
 
 class ReuseStatus(Model):
-    """How much KV came back, over the routers' window."""
+    """How much KV came back, over the routers' window. Counts have three significant digits."""
 
+    updated_at: str | None = Field(
+        None, description="When these numbers last changed.", json_schema_extra={"format": "date-time"}
+    )
     window_seconds: int = Field(0, description="Length of the window.")
     turns: int = Field(0, description="Turns in the window.")
     follow_ups: int = Field(0, description="Turns that continued a conversation.")
@@ -106,7 +109,12 @@ class RolloutStatus(Model):
     started_at: str | None = Field(
         None, description="When its rollout began.", json_schema_extra={"format": "date-time"}
     )
-    message: str = Field("", max_length=1024, description="Step in words.")
+    last_progress_at: str | None = Field(
+        None,
+        description="When pods or their readiness last changed; progressDeadlineSeconds count from here.",
+        json_schema_extra={"format": "date-time"},
+    )
+    message: str = Field("", max_length=1024, description="Step in words; empty when all is rolled out.")
 
 
 class Status(Model):
