@@ -84,20 +84,15 @@ class Client:
             raise KubectlError(done.stderr.strip().removeprefix("error: "))
         return done.stdout
 
-    def apply(self, objects: str | Object | Iterable[Object], namespace: str = "default") -> None:
-        """Apply YAML text, one object, or several, on the server's side."""
+    def apply(self, objects: str | Object | Iterable[Object], namespace: str | None = None) -> None:
+        """Apply YAML text, one object, or several, on the server's side; the namespace is for those that name none."""
         self.kubectl(
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            f"--namespace={namespace}",
-            "--filename=-",
-            input=_yaml(objects),
+            "apply", "--server-side", "--force-conflicts", *_in(namespace), "--filename=-", input=_yaml(objects)
         )
 
-    def delete(self, objects: str | Object | Iterable[Object], namespace: str = "default") -> None:
+    def delete(self, objects: str | Object | Iterable[Object], namespace: str | None = None) -> None:
         """Delete what `apply` made, and wait until it is gone."""
-        self.kubectl("delete", "--ignore-not-found", f"--namespace={namespace}", "--filename=-", input=_yaml(objects))
+        self.kubectl("delete", "--ignore-not-found", *_in(namespace), "--filename=-", input=_yaml(objects))
 
     def get(self, resource: str, name: str, namespace: str = "default") -> dict[str, Any]:
         """One object. Raises KubectlError if it is not there."""
@@ -198,6 +193,10 @@ def eventually(check: Callable[[], T], timeout_s: float = 30, interval_s: float 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: the last check {last}")
         time.sleep(interval_s)
+
+
+def _in(namespace: str | None) -> list[str]:
+    return [f"--namespace={namespace}"] if namespace else []
 
 
 def _yaml(objects: str | Object | Iterable[Object]) -> str:

@@ -26,6 +26,9 @@ P5EN = NodeShape(
     tainted_for="nvidia.com/gpu",
 )
 
+# A node for whatever needs no GPU.
+M7I = NodeShape("m7i.4xlarge", {"cpu": "16", "memory": "62Gi", "pods": "234"})
+
 
 def fake_node(name: str, zone: str, shape: NodeShape) -> dict[str, Any]:
     """The Node object of a simulated node in an availability zone, "us-east-1a" for instance."""

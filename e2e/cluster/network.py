@@ -62,14 +62,15 @@ def connect(pid: int) -> Network:
     taken = _routes()
     for index in _CANDIDATES:
         network = Network(index)
-        if any(IPv4Network(f"10.{index}.0.0/16").overlaps(route) for route in taken):
+        block = IPv4Network(f"10.{index}.0.0/16")
+        if any(route.subnet_of(block) for route in taken):  # a wider route gives way to ours while the cluster is up
             continue
         # The link's name is what a cluster that starts at the same moment cannot have too.
         if _ip("link", "add", network.link, "type", "veth", "peer", "name", "eth0", "netns", str(pid), check=False):
             _ip("address", "add", f"{network.host}/24", "dev", network.link)
             _ip("link", "set", network.link, "up")
-            for block in (network.pods, network.services):
-                _ip("route", "add", block, "via", network.node, "dev", network.link)
+            for destination in (network.pods, network.services):
+                _ip("route", "add", destination, "via", network.node, "dev", network.link)
             return network
     raise ClusterError(
         "None of 10.200.0.0/16 to 10.249.0.0/16 is free: see `ip route`, and `down` clusters you no longer need."

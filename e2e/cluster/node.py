@@ -52,7 +52,9 @@ class Node:
         (folder / "cni" / "10-kvloop.conflist").write_text(json.dumps(_cni(network)))
         (folder / "containerd.toml").write_text(_containerd(folder / "cni", pause_image))
         authority = control_plane.authority
+        (folder / "resolv.conf").write_text(f"nameserver {network.host}\n")
         kubelet = _kubelet(network, self.control_group) | {
+            "resolvConf": str(folder / "resolv.conf"),  # this machine's may lead to where pods cannot go
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},

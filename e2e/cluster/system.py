@@ -35,6 +35,10 @@ def cache_folder() -> Path:
 
 def cluster_folder(name: str) -> Path:
     """Where all files of the cluster of that name are."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", name):
+        raise ClusterError(
+            f"{name!r} cannot be a cluster's name: use up to 40 of a-z, 0-9 and -, and no - at the ends."
+        )
     return cache_folder() / "clusters" / name
 
 
