@@ -30,6 +30,14 @@ def valid() -> list[Case]:
     return [Case(body["metadata"]["name"], body) for body in yaml.safe_load_all(_text("valid.yaml"))]
 
 
+def with_nulls() -> Case:
+    """The second valid object with keys that have nothing after them, as in hand-written YAML."""
+    body = deepcopy(valid()[1].body)
+    body["spec"]["engine"].update({"version": None, "env": None, "dtype": None})
+    body["spec"].update({"prefill": None, "rollout": {"paused": None}})
+    return Case("nulls", body)
+
+
 def invalid() -> list[Case]:
     """One change a case to the first valid object, and the words with which it must be refused."""
     rows = yaml.safe_load(_text("invalid.yaml"))

@@ -3,7 +3,8 @@
 import pytest
 
 from e2e import crs
-from kvloop.api.validate import quantity, validate
+from kvloop.api.v1alpha1 import parse
+from kvloop.api.validate import defaulted, quantity, validate
 
 
 @pytest.mark.parametrize("case", [*crs.valid(), *crs.accepted()], ids=lambda case: case.name)
@@ -38,6 +39,13 @@ def test_another_kind_of_object_is_refused() -> None:
 
 def test_a_name_is_required() -> None:
     assert "metadata.name: Required value" in validate({**crs.valid()[0].body, "metadata": {}})
+    assert "metadata.name: Required value" in validate({**crs.valid()[0].body, "metadata": None})
+
+
+def test_nothing_after_a_key_is_as_no_key() -> None:
+    assert validate(crs.with_nulls().body) == []
+    assert parse(defaulted(crs.with_nulls().body)).spec == parse(crs.valid()[1].body).spec
+    assert validate({**crs.valid()[1].body, "spec": None}) == ["$: 'spec' is a required property"]
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,6 @@ def _resolve(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in node:
         target = defs[node.pop("$ref").rsplit("/", 1)[-1]]
         node = {**_resolve(target, defs), **node}
-    if "const" in node:
-        node["enum"] = [node.pop("const")]
     if "default" in node and node["default"] is None:
         del node["default"]
     for key in _DROPPED:

@@ -5,6 +5,7 @@ what a cluster would refuse, in the same words for every rule. It needs the extr
 library and the functions that our rules use of Kubernetes' own (`_FUNCTIONS`).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
@@ -22,15 +23,14 @@ def validate(body: Node) -> list[str]:
 
     CEL rules are looked at only in an object whose fields have the right types and bounds.
     """
-    errors = [*_identity(body), *_unknown(body, _schema()), *_bounds(body)]
-    if errors:
-        return errors
-    return list(_broken_rules(defaulted(body), _schema()))
+    given = _without_nulls(body, _schema())
+    errors = [*_identity(given), *_unknown(given, _schema()), *_bounds(given)]
+    return errors or list(_broken_rules(_filled(given, _schema()), _schema()))
 
 
 def defaulted(body: Node) -> Node:
     """`body` with every default of the CRD filled in, as the API server stores it."""
-    filled: Node = _filled(body, _schema())
+    filled: Node = _filled(_without_nulls(body, _schema()), _schema())
     return filled
 
 
@@ -67,6 +67,16 @@ def _unknown(value: Any, schema: Node, path: str = "") -> Iterator[str]:
             yield f'unknown field "{f"{path}.{name}".lstrip(".")}"'
     for step, item, part in _children(value, schema):
         yield from _unknown(item, part, path + step)
+
+
+def _without_nulls(value: Any, schema: Node) -> Any:
+    """`value` without fields that are null, such as an `env:` with nothing after it: they count as absent."""
+    if isinstance(value, list):
+        return [_without_nulls(item, schema.get("items", {})) for item in value]
+    if not isinstance(value, Mapping) or schema.get(_PRESERVE):
+        return value
+    parts = {step[1:]: part for step, _, part in _children(value, schema)}
+    return {name: _without_nulls(item, parts.get(name, {})) for name, item in value.items() if item is not None}
 
 
 def _bounds(body: Node) -> Iterator[str]:
@@ -130,9 +140,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "split": lambda text, separator: text.split(separator),
     "replace": lambda text, old, new: text.replace(old, new),
     "format": lambda text, values: text % tuple(values),
+    "find": lambda text, pattern: match[0] if (match := re.search(pattern, text)) else "",
     "quantity": quantity,
     "isInteger": lambda number: isinstance(number, int),
     "asInteger": int,
     "isGreaterThan": lambda number, other: number > other,
 }
-"""Functions of Kubernetes' CEL libraries (strings, quantity) that our rules use; a method's subject comes first."""
+"""Functions of Kubernetes' CEL libraries (strings, regex, quantity) that our rules use; a method's subject is first."""

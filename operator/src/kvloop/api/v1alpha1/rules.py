@@ -33,12 +33,16 @@ def _gpu_rule(role: str) -> Rule:
     )
 
 
+_TAG: Final = ":[^/:@]+(@.+)?$"
+_VERSION: Final = (
+    f"(has(self.engine.version) ? self.engine.version : self.engine.image.find('{_TAG}').find('[:_v-]0[.][0-9]+'))"
+)
+"""vLLM's version: engine.version, or else the first thing in the image's tag that looks like one; may be empty."""
+
+
 def _older_than(minor: int) -> str:
-    """True (CEL) if vLLM is older than 0.`minor` by engine.version or, where that is absent, by the image's tag."""
-    tens, ones = divmod(minor, 10)
-    older = f"0[.]([0-9]|1[0-9]|{tens}[0-{ones - 1}])([^0-9]|$)"  # for 0.21 to 0.29
-    version, image = "self.engine.version", "self.engine.image"
-    return f"(has({version}) ? {version}.matches('^{older}') : {image}.matches(':v?{older}'))"
+    """True (CEL) if vLLM is known to be older than 0.`minor`, which is from 21 to 29."""
+    return f"{_VERSION}.matches('^[:_v-]?0[.]([0-9]|1[0-9]|2[0-{minor - 21}])([^0-9]|$)')"
 
 
 ROLES_AGREE: Final = (
