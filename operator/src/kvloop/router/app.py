@@ -1,6 +1,7 @@
 """The running router: puts the parts together, keeps the engines known, and ends without cutting a stream."""
 
 import asyncio
+import contextlib
 import logging
 import sys
 import time
@@ -11,11 +12,12 @@ from aiohttp import web
 
 from kvloop.api.contract import MemoryStore as MemoryConfig
 from kvloop.api.contract import RouterConfig
-from kvloop.router import accesslog, frontend
+from kvloop.router import accesslog
 from kvloop.router.admin import Admin
 from kvloop.router.core import Core
 from kvloop.router.endpoints import static
 from kvloop.router.endpoints.slices import SliceSource
+from kvloop.router.frontend import Frontend
 from kvloop.router.metrics import Metrics
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Endpoint, Engine, Pool
@@ -23,7 +25,8 @@ from kvloop.router.probe import probe
 from kvloop.router.store.memory import MemoryStore
 from kvloop.router.summary import Summary
 from kvloop.router.tally import Tally
-from kvloop.router.upstream import Upstream
+from kvloop.router.wire.client import Upstream
+from kvloop.router.wire.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,8 @@ class App:
         self.pool = Pool()
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._runners: list[web.AppRunner] = []
+        self._runner: web.AppRunner
+        self._server: Server
         self._session: aiohttp.ClientSession
         self.core: Core
         self.port = self.admin_port = 0
@@ -54,13 +58,14 @@ class App:
             config,
             self.pool,
             MemoryStore(memory.max_conversations, self._clock),
-            Upstream.start(),
+            Upstream(),
             self._record,
             self._clock,
         )
-        self.port = await self._listen(frontend.make(self.core), config.listen.host, config.listen.port)
+        self._server = Server(Frontend(self.core).handle, self._clock, config.limits.max_request_bytes)
+        self.port = await self._server.start(config.listen.host, config.listen.port)
         admin = Admin(self.core, Summary(self.tally, self.pool), self.metrics.registry, self.drain)
-        self.admin_port = await self._listen(admin.app(), config.admin.host, config.admin.port)
+        self.admin_port = await self._start_admin(admin.app(), config.admin.host, config.admin.port)
         if config.endpoints.static is not None:
             self._update(static.endpoints(config.endpoints.static))
         elif config.endpoints.endpoint_slices is not None:
@@ -75,25 +80,21 @@ class App:
     async def stop(self) -> None:
         """Finish what runs, within `drainSeconds`, and close."""
         self.drain()
-        for runner in self._runners:
-            await runner.cleanup()
-        if self.core.tasks:
-            await asyncio.wait(self.core.tasks, timeout=self.config.deadlines.prefill_seconds)
+        await self._server.stop(self.config.drain_seconds)
+        with contextlib.suppress(TimeoutError):  # prefill legs whose clients have left
+            await asyncio.wait_for(self.pool.no_legs(), self.config.deadlines.prefill_seconds)
+        await self._runner.cleanup()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.core.upstream.close()
+        self.core.upstream.close()
         await self._session.close()
 
-    async def _listen(self, app: web.Application, host: str, port: int) -> int:
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=self.config.drain_seconds
-        )
-        await runner.setup()
-        self._runners.append(runner)
-        site = web.TCPSite(runner, host or None, port)
-        await site.start()
-        return int(runner.addresses[0][1])
+    async def _start_admin(self, app: web.Application, host: str, port: int) -> int:
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host or None, port).start()
+        return int(self._runner.addresses[0][1])
 
     def _record(self, outcome: Outcome) -> None:
         self.tally.add(outcome)

@@ -9,14 +9,17 @@ from kvloop.router import legs, policy
 from kvloop.router.errors import RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.pool import Engine
-from kvloop.router.upstream import Answer, LegError
+from kvloop.router.wire.client import Connection, LegError
 
 MAX_ENGINES = 3
 
 
 @asynccontextmanager
-async def run(exchange: Exchange, engine: Engine, params: bytes | None) -> AsyncIterator[Answer]:
-    """The decode engine's answer; leaving the block early aborts the generation. Raises `RefusalError`."""
+async def run(exchange: Exchange, engine: Engine, params: bytes | None) -> AsyncIterator[Connection]:
+    """The decode engine's answer, its head being there; leaving the block early aborts the generation.
+
+    Raises `RefusalError` where no engine gives one.
+    """
     pool = exchange.core.pool
     tried: list[Engine] = []
     while True:
@@ -33,7 +36,7 @@ async def run(exchange: Exchange, engine: Engine, params: bytes | None) -> Async
                         yield answer
                         return
                 finally:
-                    answer.close()
+                    answer.release()
         finally:
             pool.end(engine)
         if other is None:
@@ -45,16 +48,23 @@ async def run(exchange: Exchange, engine: Engine, params: bytes | None) -> Async
         engine = other
 
 
-async def _open(exchange: Exchange, engine: Engine, params: bytes | None) -> tuple[Answer | None, LegError | None]:
-    seconds = exchange.config.deadlines.first_byte_seconds
+async def _open(exchange: Exchange, engine: Engine, params: bytes | None) -> tuple[Connection | None, LegError | None]:
+    deadlines = exchange.config.deadlines
     body = legs.decode(exchange.request.json, params)
+    connection = None
     try:
-        async with asyncio.timeout(seconds):
-            return await exchange.send(engine, body, idle=max(seconds, exchange.config.deadlines.idle_seconds)), None
-    except TimeoutError:
-        return None, LegError("deadline", sent=True)
+        connection = await exchange.send(engine, body, deadlines.first_byte_seconds)
+        await connection.head()
     except LegError as error:
+        exchange.failed(engine, error)
+        if connection is not None:
+            connection.release()
         return None, error
+    except asyncio.CancelledError:
+        if connection is not None:
+            connection.release()
+        raise
+    return connection, None
 
 
 def _next(exchange: Exchange, engine: Engine, tried: list[Engine]) -> Engine | None:

@@ -6,7 +6,7 @@ from kvloop.router.dialects import Dialect
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Engine
 from kvloop.router.request import TurnRequest
-from kvloop.router.upstream import Answer, LegError
+from kvloop.router.wire.client import Connection, LegError
 
 
 class Exchange:
@@ -37,21 +37,20 @@ class Exchange:
         """Seconds since the request arrived."""
         return self.core.clock() - self.incoming.arrived
 
-    async def send(self, engine: Engine, body: bytes, idle: float) -> Answer:
-        """Send a leg to an engine and wait for the head of its answer; raises `LegError`."""
+    async def send(self, engine: Engine, body: bytes, seconds: float) -> Connection:
+        """Send a leg to an engine, whose answer may pause for at most `seconds`; raises `LegError`."""
         try:
-            return await self.core.upstream.send(
-                engine.address,
-                "POST",
-                self.dialect.path,
-                headers.to_engine(
-                    self.incoming.headers, self.core.new_id(), credentials=self.config.api_keys_folder is None
-                ),
-                body,
-                connect=self.config.deadlines.connect_seconds,
-                idle=idle,
-            )
-        except LegError as error:
-            if error.reason != "deadline":
-                self.core.pool.unreachable(engine)
+            connection = await self.core.upstream.connect(engine.address, self.config.deadlines.connect_seconds)
+        except LegError:
+            self.core.pool.unreachable(engine)
             raise
+        sent = headers.to_engine(
+            self.incoming.headers, self.core.new_id(), credentials=self.config.api_keys_folder is None
+        )
+        connection.send("POST", self.dialect.path, sent, body, seconds)
+        return connection
+
+    def failed(self, engine: Engine, error: LegError) -> None:
+        """An engine gave no answer."""
+        if error.reason == "broken":
+            self.core.pool.unreachable(engine)

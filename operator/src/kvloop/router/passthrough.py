@@ -1,6 +1,5 @@
 """Requests that start no turn: the model list, tokenizers, embeddings. One decode engine answers them."""
 
-import asyncio
 import re
 from typing import TYPE_CHECKING
 
@@ -8,9 +7,10 @@ import orjson
 
 from kvloop.api.labels import Role
 from kvloop.router import headers, policy, request, strip
-from kvloop.router.core import Core, Incoming, Reply
+from kvloop.router.core import Core, Incoming
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
-from kvloop.router.upstream import LegError
+from kvloop.router.wire.client import Connection, LegError
+from kvloop.router.wire.server import Reply
 
 if TYPE_CHECKING:
     from kvloop.router.pool import Engine
@@ -28,15 +28,13 @@ async def serve(core: Core, incoming: Incoming, reply: Reply) -> None:
     try:
         await _serve(core, incoming, reply)
     except RefusalError as refusal:
-        await reply.send(refusal.status, refusal.headers(), refusal.body())
+        reply.send(refusal.status, refusal.headers(), refusal.body())
 
 
 async def _serve(core: Core, incoming: Incoming, reply: Reply) -> None:
     if not _OPEN.fullmatch(incoming.path) or ".." in incoming.path:
         raise RefusalError(404, "This path is not served here.")
-    body = incoming.body
-    if body:
-        body = orjson.dumps(request.load(body))
+    body = orjson.dumps(request.load(incoming.body)) if incoming.body else b""
     tried: list[Engine] = []
     while len(tried) < MAX_ENGINES:
         engine = policy.choose_decode(core.pool.of(Role.DECODE), holder=None, paired=(), exclude=tried)
@@ -44,34 +42,29 @@ async def _serve(core: Core, incoming: Incoming, reply: Reply) -> None:
             break
         tried.append(engine)
         try:
-            async with asyncio.timeout(core.config.deadlines.first_byte_seconds):
-                return await _relay(core, engine.address, incoming, body, reply)
-        except LegError as error:
-            if error.sent:
-                raise RefusalError(502, "The decode engine gave no answer.") from error
+            connection = await core.upstream.connect(engine.address, core.config.deadlines.connect_seconds)
+        except LegError:
             core.pool.unreachable(engine)
-        except TimeoutError as error:
-            raise RefusalError(504, "The decode engine gave no answer in time.") from error
+            continue
+        try:
+            return await _relay(core, connection, incoming, body, reply)
+        finally:
+            connection.release()
     raise RefusalError(503, "No decode engine is ready; try again soon.", retry_after=RETRY_AFTER_SECONDS)
 
 
-async def _relay(core: Core, address: str, incoming: Incoming, body: bytes, reply: Reply) -> None:
-    answer = await core.upstream.send(
-        address,
-        incoming.method,
-        incoming.path,
-        headers.to_engine(incoming.headers, core.new_id(), credentials=core.config.api_keys_folder is None),
-        body,
-        connect=core.config.deadlines.connect_seconds,
-        idle=core.config.deadlines.idle_seconds,
-    )
+async def _relay(core: Core, connection: Connection, incoming: Incoming, body: bytes, reply: Reply) -> None:
+    method = "GET" if incoming.method == "HEAD" else incoming.method  # the reply leaves the body out
+    sent = headers.to_engine(incoming.headers, core.new_id(), credentials=core.config.api_keys_folder is None)
+    connection.send(method, incoming.path, sent, body, core.config.deadlines.first_byte_seconds)
     try:
-        raw = await answer.read()
-    finally:
-        answer.close()
+        raw = await connection.read()
+    except LegError as error:
+        status = 504 if error.reason == "deadline" else 502
+        raise RefusalError(status, "The decode engine gave no answer.") from error
     if strip.KV.encode() in raw:
         raw = _clean(raw)
-    await reply.send(answer.status, headers.to_client(answer.headers), raw)
+    reply.send(connection.status, headers.to_client(connection.headers), raw)
 
 
 def _clean(raw: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """The engines: who is there, how each is doing, and how much each has to do."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -71,6 +72,9 @@ class Pool:
     def __init__(self) -> None:
         self._engines: dict[tuple[Role, str], Engine] = {}
         self._serial = 0
+        self._legs = 0
+        self._no_legs = asyncio.Event()
+        self._no_legs.set()
 
     def update(self, endpoints: Iterable[Endpoint]) -> list[Engine]:
         """Take over what a source says is there now; returns the engines that are new."""
@@ -99,9 +103,19 @@ class Pool:
         self._serial += 1
         engine.last_used = self._serial
         engine.in_flight += 1
+        self._legs += 1
+        self._no_legs.clear()
 
     def end(self, engine: Engine) -> None:
+        """A leg has ended."""
         engine.in_flight -= 1
+        self._legs -= 1
+        if not self._legs:
+            self._no_legs.set()
+
+    async def no_legs(self) -> None:
+        """Wait until no leg runs."""
+        await self._no_legs.wait()
 
     def unreachable(self, engine: Engine) -> None:
         """No connection: no new work, and nothing known of its guard, until a probe succeeds."""

@@ -5,6 +5,7 @@ A handle is sent once. What fails with it is tried without it at once; then on a
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.pool import Engine, EngineInfo
 from kvloop.router.store import Entry
-from kvloop.router.upstream import LegError
+from kvloop.router.wire.client import LegError
 
 MAX_ENGINES = 2
 """A request that two engines cannot take would fail on a third."""
@@ -81,7 +82,7 @@ async def _leg(exchange: Exchange, engine: Engine, handle: bytes | None) -> Resu
     """One leg on one engine. Runs to its end even if the client leaves: an abort during a pull crashes engines."""
     outcome = exchange.outcome
     outcome.prefill = engine.address
-    result = await asyncio.shield(exchange.core.spawn(_send(exchange, engine, handle or legs.FRESH)))
+    result = await _send(exchange, engine, handle or legs.FRESH)
     if handle is None:
         if result.params is not None:
             result.params.pop("guard", None)
@@ -93,25 +94,32 @@ async def _leg(exchange: Exchange, engine: Engine, handle: bytes | None) -> Resu
 
 
 async def _send(exchange: Exchange, engine: Engine, params: bytes) -> Result:
-    pool, seconds = exchange.core.pool, exchange.config.deadlines.prefill_seconds
+    pool = exchange.core.pool
     body = legs.prefill(exchange.dialect, exchange.request.body, params)
+    end = partial(pool.end, engine)
     pool.begin(engine)
     try:
-        async with asyncio.timeout(seconds):
-            answer = await exchange.send(engine, body, idle=seconds)
-            try:
-                return _read(answer.status, await answer.read())
-            finally:
-                answer.close()
-    except TimeoutError:
-        return Result(problem="deadline")
+        connection = await exchange.send(engine, body, exchange.config.deadlines.prefill_seconds)
     except LegError as error:
+        end()
         return Result(problem=error.reason)
-    finally:
-        pool.end(engine)
+    except asyncio.CancelledError:
+        end()
+        raise
+    try:
+        result = _read(await connection.read(), connection.status)
+    except asyncio.CancelledError:
+        connection.abandon(end)
+        raise
+    except LegError as error:
+        exchange.failed(engine, error)
+        result = Result(problem=error.reason)
+    connection.release()
+    end()
+    return result
 
 
-def _read(status: int, raw: bytes) -> Result:
+def _read(raw: bytes, status: int) -> Result:
     """Understand an engine's whole answer."""
     if status != 200:
         # What the engine rejects, decode will reject too, in its own words; 408 and 429 speak of the engine.

@@ -1,38 +1,37 @@
 """From the decode engine's answer to the client, and the handle in it into the store."""
 
-import asyncio
 from typing import Any
 
 import orjson
 
 from kvloop.api.labels import Role
 from kvloop.router import errors, headers, strip
-from kvloop.router.core import Reply
 from kvloop.router.errors import RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.sse import EventTooLongError, Scanner
 from kvloop.router.store import Entry
-from kvloop.router.upstream import Answer, LegError
+from kvloop.router.wire.client import Connection, LegError
+from kvloop.router.wire.server import Reply
 
 MARGIN_SECONDS = 10
 """A handle is forgotten this long before the lease ends: prefill declines its last 5 s, and may queue first."""
 
 
-async def run(exchange: Exchange, answer: Answer, reply: Reply) -> None:
+async def run(exchange: Exchange, answer: Connection, reply: Reply) -> None:
     """Pass the answer on and keep its handle."""
     exchange.outcome.status = answer.status
-    if answer.is_stream:
-        await _stream(exchange, answer, reply)
+    answer.limit(exchange.config.deadlines.idle_seconds)
+    if answer.headers.get("content-type", "").startswith("text/event-stream"):
+        await _Stream(exchange, reply).run(answer)
     else:
         await _whole(exchange, answer, reply)
 
 
-async def _whole(exchange: Exchange, answer: Answer, reply: Reply) -> None:
+async def _whole(exchange: Exchange, answer: Connection, reply: Reply) -> None:
     try:
-        async with asyncio.timeout(exchange.config.deadlines.idle_seconds):
-            raw = await answer.read()
-    except (TimeoutError, LegError) as error:
-        raise RefusalError(502, "The decode engine's answer ended too early.") from error
+        raw = await answer.read()
+    except LegError as error:
+        raise RefusalError(502, "The decode engine ended before its answer was complete.") from error
     if answer.status >= 500 or _names_an_engine(exchange, raw, answer.status):
         raise RefusalError(answer.status, "The decode engine could not serve the request.")
     try:
@@ -43,7 +42,7 @@ async def _whole(exchange: Exchange, answer: Answer, reply: Reply) -> None:
     if answer.status == 200:
         await _keep(exchange, handle)
     exchange.outcome.first_byte_seconds = exchange.elapsed
-    await reply.send(answer.status, headers.to_client(answer.headers), orjson.dumps(body) if changed else raw)
+    reply.send(answer.status, headers.to_client(answer.headers), orjson.dumps(body) if changed else raw)
 
 
 def _names_an_engine(exchange: Exchange, raw: bytes, status: int) -> bool:
@@ -51,30 +50,39 @@ def _names_an_engine(exchange: Exchange, raw: bytes, status: int) -> bool:
     return status != 200 and any(engine.host in raw for engine in exchange.core.pool.all())
 
 
-async def _stream(exchange: Exchange, answer: Answer, reply: Reply) -> None:
-    scanner = Scanner(token_ids=exchange.request.token_ids)
-    await reply.start(answer.status, headers.to_client(answer.headers))
-    kept = False
-    try:
-        async for piece in answer.pieces():
-            data = scanner.feed(piece)
-            if exchange.outcome.first_byte_seconds is None and data:
-                exchange.outcome.first_byte_seconds = exchange.elapsed
-            if scanner.handle is not None and not kept:
-                kept = True
-                await _keep(exchange, scanner.handle)  # before the client sees the end, and comes with the next turn
-            if data:
-                await reply.write(data)
-    except (LegError, EventTooLongError):
-        exchange.outcome.status = 502
-        message = "The decode engine ended before its answer was complete."
-        await reply.write(errors.event(message, exchange.dialect))
-    else:
-        if rest := scanner.finish():
-            await reply.write(rest)
-        if not kept:
+class _Stream:
+    """A stream on its way to the client."""
+
+    def __init__(self, exchange: Exchange, reply: Reply) -> None:
+        self._exchange = exchange
+        self._reply = reply
+        self._scanner = Scanner(token_ids=exchange.request.token_ids)
+        self._tail = b""
+        """What came with the handle or after it: sent once the handle is kept, as the next turn may follow at once."""
+
+    async def run(self, answer: Connection) -> None:
+        exchange, reply, scanner = self._exchange, self._reply, self._scanner
+        reply.start(answer.status, headers.to_client(answer.headers))
+        try:
+            await answer.pump(self._pass_on, reply)
+        except (LegError, EventTooLongError):
+            exchange.outcome.status = 502
+            message = "The decode engine ended before its answer was complete."
+            reply.end(self._tail + errors.event(message, exchange.dialect))
+        else:
+            self._tail += scanner.finish()
             await _keep(exchange, scanner.handle)
-    await reply.end()
+            reply.end(self._tail)
+
+    def _pass_on(self, data: bytes) -> None:
+        """Called for every read: the path of each token."""
+        data = self._scanner.feed(data)
+        if self._scanner.handle is not None:
+            self._tail += data
+        elif data:
+            if self._exchange.outcome.first_byte_seconds is None:
+                self._exchange.outcome.first_byte_seconds = self._exchange.elapsed
+            self._reply.write(data)
 
 
 async def _keep(exchange: Exchange, handle: dict[str, Any] | None) -> None:

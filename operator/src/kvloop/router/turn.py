@@ -4,12 +4,13 @@ from hashlib import sha256
 
 from kvloop.api.labels import Role
 from kvloop.router import decode, keys, policy, prefill, relay, request
-from kvloop.router.core import Core, Incoming, Reply
+from kvloop.router.core import Core, Incoming
 from kvloop.router.dialects import Dialect
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.pool import Engine
 from kvloop.router.store import Entry
+from kvloop.router.wire.server import Reply
 
 
 async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) -> None:
@@ -21,7 +22,7 @@ async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) 
         await _serve(exchange, reply)
     except RefusalError as refusal:
         outcome.status = refusal.status
-        await reply.send(refusal.status, refusal.headers(), refusal.body(dialect))
+        reply.send(refusal.status, refusal.headers(), refusal.body(dialect))
     finally:
         outcome.total_seconds = core.clock() - incoming.arrived
         core.record(outcome)
