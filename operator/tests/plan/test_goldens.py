@@ -11,12 +11,14 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it publishes no ty
 import pytest
 import yaml
 
+from e2e.enginesim.cli import config_of, parser
 from kvloop.api.labels import APP_COMPONENT, APP_NAME, MANAGED_BY, NAME
 from kvloop.api.v1alpha1 import parse
 from kvloop.api.validate import validate
 from kvloop.cli.output import Format, file_name, to_yaml
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.desired import plan
+from kvloop.plan.env import POD_ADDRESS
 
 CASES = Path(__file__).parents[1] / "cases"
 NAMES = sorted(path.parent.name for path in CASES.glob("*/in.yaml"))
@@ -61,6 +63,23 @@ def test_children_fit_the_upstream_schemas(case: str, version: str, config: Plan
     for child in planned(case, config).values():
         if child["kind"] not in FOREIGN:
             kubernetes_validate.validate(child, max(version, SINCE.get(child["kind"], version)), strict=True)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_the_simulated_engine_starts_with_these_arguments(case: str, config: PlanConfig) -> None:
+    """It reads them as vLLM does; vLLM itself reads them in the tier `engine`."""
+    engines = [child for child in planned(case, config).values() if child["kind"] == "StatefulSet"]
+    for engine in engines:
+        [container] = [c for c in engine["spec"]["template"]["spec"]["containers"] if c["name"] == "vllm"]
+        arguments = [argument.replace(f"$({POD_ADDRESS})", "10.0.0.7") for argument in container["args"]]
+        started = config_of(parser().parse_args([*container["command"][1:], *arguments]), {POD_ADDRESS: "10.0.0.7"})
+        assert (started.host, started.port, started.side_channel_host) == ("10.0.0.7", 8000, "10.0.0.7")
+        assert started.transfer is not None
+        assert started.transfer.engine_id is None
+        wanted = resource(case)["spec"].get("transfer", {})
+        assert started.transfer.bidirectional_kv_xfer is wanted.get("bidirectional", True)
+        assert started.transfer.decoder_kv_blocks_ttl == wanted.get("decoderKVBlocksTTLSeconds", 480)
+    assert len(engines) == 2
 
 
 @pytest.mark.parametrize("case", NAMES)
