@@ -45,11 +45,12 @@ class NameTakenError(KubeError):
 class Record:
     """What became of a child when it was last applied.
 
-    `fields` is as `observe.owned_fields` has it after the apply. `repairs` counts applies in a row that only undid what
-    somebody else did.
+    `uid` is of the object that was there before, if any. `fields` is as `observe.owned_fields` has it after the apply.
+    `repairs` counts applies in a row that only undid what somebody else did.
     """
 
     digest: str
+    uid: str
     fields: str = ""
     failure: ApplyFailure | None = None
     at: float = 0.0
@@ -82,7 +83,7 @@ class Applier:
         self._clock = clock
         self._records: dict[Key, dict[ChildRef, Record]] = {}
 
-    async def apply(self, key: Key, owner: str, children: Iterable[Body]) -> Outcome:
+    async def apply(self, key: Key, owner: str, children: Iterable[Body], outcome: Outcome) -> None:
         """Apply the children of the resource with the uid `owner`, in order, and delete what else it owns.
 
         A child that is refused does not hold up the others.
@@ -90,7 +91,6 @@ class Applier:
         Raises:
             UnavailableError: the API server takes no requests now.
         """
-        outcome = Outcome()
         wanted = set()
         for body in children:
             ref = ChildRef(body["kind"], body["metadata"]["name"])
@@ -99,7 +99,6 @@ class Applier:
         for ref, entry in tuple(self._cache.children(key).items()):
             if ref not in wanted and entry.child.owner_uid == owner and not entry.deleting:
                 await self._prune(key, ref, entry, outcome)
-        return outcome
 
     def forget(self, key: Key) -> None:
         """Forget a resource that is gone."""
@@ -111,9 +110,10 @@ class Applier:
         record = records.get(ref)
         entry = self._cache.children(key).get(ref)
         if entry and record is None and entry.child.applied_hash == digest and not entry.edited:
-            records[ref] = record = Record(digest, entry.fields)  # applied before this process began
+            records[ref] = record = Record(digest, entry.uid, entry.fields)  # applied before this process began
+        uid = entry.uid if entry else ""
         again = record is not None and record.digest == digest
-        if record and again and record.failure and self._clock() < record.at + _patience(record.failure):
+        if record and again and record.failure and record.uid == uid and self._clock() < _until(record):
             self._report(record.failure, record.at, outcome)
             return
         if entry and record and again and entry.child.applied_hash == digest and entry.fields == record.fields:
@@ -127,11 +127,11 @@ class Applier:
             raise
         except KubeError as error:
             failure = await self._explained(key, body, _failure(ref, error), error)
-            records[ref] = Record(digest, failure=failure, at=self._clock())
+            records[ref] = Record(digest, uid, failure=failure, at=self._clock())
             self._report(failure, self._clock(), outcome)
             log.warning("%s %s was refused: %s", ref.kind, ref.name, failure.message, extra=key.extra)
         else:
-            records[ref] = Record(digest, fields, at=self._clock(), repairs=repairs)
+            records[ref] = Record(digest, uid, fields, at=self._clock(), repairs=repairs)
             log.info("applied %s %s", ref.kind, ref.name, extra=key.extra)
 
     def _repairs(self, record: Record, outcome: Outcome) -> int | None:
@@ -236,11 +236,12 @@ def _stamped(body: Body, digest: str) -> Body:
     return body | {"metadata": meta | {"annotations": meta.get("annotations", {}) | {APPLIED_HASH: digest}}}
 
 
-def _patience(failure: ApplyFailure) -> float:
-    """How long a refusal is believed."""
-    if failure.reason == Reason.NAME_CONFLICT:
-        return NAME_CONFLICT_RECHECK_SECONDS
-    return REJECTION_SECONDS if failure.terminal else 0
+def _until(record: Record) -> float:
+    """How long a refusal is believed, if nothing changes."""
+    if not record.failure or not record.failure.terminal:
+        return record.at
+    taken = record.failure.reason == Reason.NAME_CONFLICT
+    return record.at + (NAME_CONFLICT_RECHECK_SECONDS if taken else REJECTION_SECONDS)
 
 
 def _failure(ref: ChildRef, error: KubeError) -> ApplyFailure:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -40,6 +41,7 @@ class ResourceEntry:
     deleting: bool
     body: str = field(compare=False)
     status: str
+    kind = KIND
 
     def to_body(self) -> dict[str, Any]:
         """The object, without what only the API server needs."""
@@ -68,6 +70,11 @@ class ChildEntry:
         """Of the object."""
         return self.child.uid
 
+    @property
+    def kind(self) -> str:
+        """Of the object."""
+        return self.child.ref.kind
+
 
 @dataclass(frozen=True, slots=True)
 class PodEntry:
@@ -76,6 +83,8 @@ class PodEntry:
     pod: Pod
     version: int = field(compare=False)
     address: str
+
+    kind = "Pod"
 
     @property
     def uid(self) -> str:
@@ -93,7 +102,7 @@ class Cache:
         self._resources: dict[Key, ResourceEntry] = {}
         self._children: dict[Key, dict[ChildRef, ChildEntry]] = {}
         self._pods: dict[Key, dict[str, PodEntry]] = {}
-        self._awaited: set[str] = set()
+        self._awaited: dict[str, int] = {}
         self._arrived = asyncio.Event()
 
     def see(self, body: Body) -> Key | None:
@@ -101,7 +110,7 @@ class Cache:
 
         An older version than the one known changes nothing: answers and watches overtake each other.
         """
-        self._arrive(body)
+        self._arrive(body, _version(body))
         if (key := key_of(body)) is None:
             return None
         table, name, entry = self._place(key, body)
@@ -113,7 +122,7 @@ class Cache:
 
     def forget(self, body: Body) -> Key | None:
         """Take an object as gone; gives its custom resource if it was known."""
-        self._arrive(body)
+        self._arrive(body, sys.maxsize)
         if (key := key_of(body)) is None:
             return None
         table, name, entry = self._place(key, body)
@@ -149,17 +158,21 @@ class Cache:
 
     def versions(self, kind: str) -> dict[str, int]:
         """Version of every known object of a kind, by uid."""
-        return {entry.uid: entry.version for _, _, _, entry in self._entries(kind)}
+        return {entry.uid: entry.version for _, _, _, entry in self._entries() if entry.kind == kind}
 
-    def drop(self, kind: str, uids: Iterable[str]) -> set[Key]:
+    def drop(self, uids: Iterable[str]) -> set[Key]:
         """Forget objects that are known to be gone; gives their custom resources."""
         gone = set(uids)
-        found = [(key, table, name) for key, table, name, entry in self._entries(kind) if entry.uid in gone]
+        found = [(key, table, name) for key, table, name, entry in self._entries() if entry.uid in gone]
         return {self._drop(key, table, name) for key, table, name in found}
 
-    async def arrival(self, uids: Iterable[str], seconds: float) -> bool:
-        """Wait until all these objects were seen or forgotten; False if they were not within `seconds`."""
-        self._awaited = set(uids)
+    async def arrival(self, versions: Mapping[str, int], seconds: float) -> bool:
+        """Wait until these objects (uids) were seen in these versions or later, or forgotten.
+
+        False if they were not within `seconds`.
+        """
+        known = {entry.uid: entry.version for _, _, _, entry in self._entries()}
+        self._awaited = {uid: version for uid, version in versions.items() if known.get(uid, -1) < version}
         self._arrived.clear()
         if not self._awaited:
             return True
@@ -169,9 +182,10 @@ class Cache:
             return False
         return True
 
-    def _arrive(self, body: Body) -> None:
-        if self._awaited:
-            self._awaited.discard(body["metadata"]["uid"])
+    def _arrive(self, body: Body, version: int) -> None:
+        uid = body["metadata"]["uid"]
+        if uid in self._awaited and self._awaited[uid] <= version:
+            del self._awaited[uid]
             if not self._awaited:
                 self._arrived.set()
 
@@ -186,15 +200,12 @@ class Cache:
         entry = child_entry(body)
         return self._children.setdefault(key, {}), entry.child.ref, entry
 
-    def _entries(self, kind: str) -> Iterator[tuple[Key, dict[Any, Any], Any, Entry]]:
-        if kind == KIND:
-            yield from ((key, self._resources, key, entry) for key, entry in self._resources.items())
-        elif kind == "Pod":
-            for key, pods in self._pods.items():
-                yield from ((key, pods, name, entry) for name, entry in pods.items())
-        else:
-            for key, children in self._children.items():
-                yield from ((key, children, ref, entry) for ref, entry in children.items() if ref.kind == kind)
+    def _entries(self) -> Iterator[tuple[Key, dict[Any, Any], Any, Entry]]:
+        """Every entry, with its resource, and the table and the name in it where it is."""
+        yield from ((key, self._resources, key, entry) for key, entry in self._resources.items())
+        groups: tuple[dict[Key, Any], ...] = (self._children, self._pods)
+        for key, table in (item for group in groups for item in group.items()):
+            yield from ((key, table, name, entry) for name, entry in table.items())
 
     def _drop(self, key: Key, table: dict[Any, Any], name: Any) -> Key:
         del table[name]

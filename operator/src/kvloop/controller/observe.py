@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -43,6 +44,13 @@ def _workload(body: Body) -> Workload:
         updated=status.get("updatedReplicas", 0),
         create_failure=next((condition.get("message", "") for condition in failure), ""),
     )
+
+
+def with_create_failure(record: Child, warnings: tuple[str, ...]) -> Child:
+    """The record of a StatefulSet with its newest warning: its status does not tell it, as a Deployment's does."""
+    if record.workload is None or not warnings:
+        return record
+    return replace(record, workload=replace(record.workload, create_failure=warnings[0]))
 
 
 def pod(body: Body) -> Pod:
@@ -87,18 +95,16 @@ def _container(status: Body) -> Container:
     )
 
 
-def missing(pods: Iterable[Pod]) -> frozenset[Missing]:
-    """Secrets and ConfigMaps, or keys of them, that the kubelet looked for in vain.
+def missing(messages: Iterable[str]) -> frozenset[Missing]:
+    """Secrets and ConfigMaps, or keys of them, that the kubelet says it looked for in vain.
 
     Its words are read so that the operator needs no right to read Secrets.
     """
     return frozenset(
         Missing(_KINDS[found["kind"].lower()], found["name"], found.groupdict().get("key") or "")
-        for each in pods
-        for container in each.containers
-        if container.waiting == "CreateContainerConfigError"
+        for message in messages
         for pattern in (_MISSING_OBJECT, _MISSING_KEY)
-        if (found := pattern.search(container.message))
+        if (found := pattern.search(message))
     )
 
 

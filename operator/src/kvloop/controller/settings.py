@@ -61,9 +61,13 @@ BACKOFF_LIMIT_SECONDS = 300.0
 """Longest delay after failures in a row, so that a healed cause is noticed within five minutes."""
 UNREADY_RECHECK_SECONDS = 60.0
 """A resource that is not ready is looked at this often without an event, since deadlines make none."""
+WARNINGS_AFTER_SECONDS = 10.0
+"""How long a pod may be mute, or a StatefulSet lack pods, before the events about it are read; few are so long."""
+WARNINGS_EVERY_SECONDS = 60.0
+"""Time between two reads of the events about one object."""
 REJECTION_SECONDS = 600.0
 """The API server's final no to an object is believed for this long; what made it say so, as a policy, may change."""
-NAME_CONFLICT_RECHECK_SECONDS = 60.0
+NAME_CONFLICT_RECHECK_SECONDS = 30.0
 """A child whose name is taken is tried again this often: the taker is not watched."""
 STOP_SECONDS = 10.0
 """How long running passes may take to end after SIGTERM; well below the pod's grace period of 30."""

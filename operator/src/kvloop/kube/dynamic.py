@@ -17,7 +17,7 @@ from kubernetes.aio.dynamic.exceptions import DynamicApiError
 from kvloop.api.labels import FIELD_MANAGER
 from kvloop.kube.client import Body
 from kvloop.kube.errors import KubeError, NotFoundError, ServerError, UnavailableError, from_status
-from kvloop.kube.kinds import KINDS, Kind
+from kvloop.kube.kinds import EVENT, KINDS, Kind
 
 APPLY: Final = "application/apply-patch+yaml"
 
@@ -116,6 +116,12 @@ class DynamicKube:
             token = page["metadata"].get("continue")
             if not token:
                 return
+
+    async def warnings(self, namespace: str, uid: str) -> list[Body]:
+        """See `KubeClient`."""
+        about = f"involvedObject.uid={uid},type=Warning"
+        page = await self._request("list", EVENT, EVENT.path(namespace), field_selector=about)
+        return page["items"] or []
 
     async def serves(self, api_version: str) -> bool:
         """See `KubeClient`."""

@@ -1,0 +1,111 @@
+"""Prometheus metrics of the operator: this table is all of them, and its names and labels are stable."""
+
+from collections import Counter as Counts
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+import kvloop
+from kvloop.controller.cache import Cache
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """The metrics, and the few ways in which they move. Also is the `QueueMetrics` of the queue."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.registry = CollectorRegistry()
+        self._passes = Counter(
+            "kvloop_reconcile",
+            "Passes over a custom resource, by result: ok, retry, error.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._pass_seconds = Histogram(
+            "kvloop_reconcile_seconds", "Time of a pass.", buckets=_SECONDS, registry=self.registry
+        )
+        self._depth = Gauge("kvloop_queue_depth", "Custom resources that wait for a worker.", registry=self.registry)
+        self._latency = Histogram(
+            "kvloop_queue_latency_seconds", "Wait for a worker.", buckets=_SECONDS, registry=self.registry
+        )
+        self._retries = Counter("kvloop_queue_retries", "Passes planned after a failure.", registry=self.registry)
+        self._requests = Counter(
+            "kvloop_api_requests",
+            "API requests, by verb, kind and HTTP status (0: no answer).",
+            ["verb", "kind", "code"],
+            registry=self.registry,
+        )
+        self._request_seconds = Histogram(
+            "kvloop_api_request_seconds", "Time of an API request.", ["verb"], buckets=_SECONDS, registry=self.registry
+        )
+        self._scrapes = Counter(
+            "kvloop_scrapes", "Reads of a router's /reuse, by result: ok, error.", ["result"], registry=self.registry
+        )
+        self._canary = Gauge(
+            "kvloop_canary_age_seconds",
+            "Age of the newest write that the watch has brought back.",
+            registry=self.registry,
+        )
+        build = Gauge("kvloop_build_info", "Version of the operator; always 1.", ["version"], registry=self.registry)
+        build.labels(kvloop.__version__).set(1)
+        self.registry.register(_Conditions(cache))
+
+    def passed(self, result: str, seconds: float) -> None:
+        """A pass ended."""
+        self._passes.labels(result).inc()
+        self._pass_seconds.observe(seconds)
+
+    def requested(self, verb: str, kind: str, code: int, seconds: float) -> None:
+        """An API request ended."""
+        self._requests.labels(verb, kind, str(code)).inc()
+        self._request_seconds.labels(verb).observe(seconds)
+
+    def scraped(self, good: bool) -> None:
+        """A router was read."""
+        self._scrapes.labels("ok" if good else "error").inc()
+
+    def canary(self, age: float) -> None:
+        """The canary was looked at."""
+        self._canary.set(age)
+
+    def depth(self, keys: int) -> None:
+        """See `QueueMetrics`."""
+        self._depth.set(keys)
+
+    def waited(self, seconds: float) -> None:
+        """See `QueueMetrics`."""
+        self._latency.observe(seconds)
+
+    def retried(self) -> None:
+        """See `QueueMetrics`."""
+        self._retries.inc()
+
+
+class _Conditions(Collector):
+    """Counts the custom resources by condition when it is asked to."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """One gauge."""
+        family = GaugeMetricFamily(
+            "kvloop_custom_resources",
+            "Custom resources, by condition, its status and reason.",
+            labels=["condition", "status", "reason"],
+        )
+        for labels, count in self._count().items():
+            family.add_metric(labels, count)
+        yield family
+
+    def _count(self) -> Counts[tuple[str, str, str]]:
+        found: Counts[tuple[str, str, str]] = Counts()
+        for key in self._cache.resources():
+            if entry := self._cache.resource(key):
+                conditions = entry.to_status().get("conditions") or ()
+                found.update((each["type"], each["status"], each["reason"]) for each in conditions)
+        return found

@@ -1,0 +1,150 @@
+"""One pass over one custom resource: observe, plan, apply, status. Looks at all there is, never at what happened."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvloop.api.labels import API_VERSION, KIND, Condition
+from kvloop.api.v1alpha1 import DisaggregatedInference, Status, parse
+from kvloop.controller import observe
+from kvloop.controller.apply import Applier, Outcome
+from kvloop.controller.cache import Cache, Key, ResourceEntry
+from kvloop.controller.events import Poster
+from kvloop.controller.metrics import Metrics
+from kvloop.controller.queue import WorkQueue
+from kvloop.controller.scrape import Scraper
+from kvloop.controller.settings import UNREADY_RECHECK_SECONDS, WARNINGS_AFTER_SECONDS
+from kvloop.controller.warnings import Warnings
+from kvloop.kube.client import KubeClient
+from kvloop.kube.errors import ConflictError, NotFoundError, UnavailableError
+from kvloop.plan.config import PlanConfig
+from kvloop.plan.desired import Desired, plan
+from kvloop.plan.events import transitions
+from kvloop.plan.observed import ApplyFailure, Observed
+from kvloop.plan.status import status
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Reconciler:
+    """What a pass needs; call it with a key. Decides too when the key comes again."""
+
+    kube: KubeClient
+    cache: Cache
+    queue: WorkQueue[Key]
+    applier: Applier
+    poster: Poster
+    scraper: Scraper
+    warnings: Warnings
+    metrics: Metrics
+    config: PlanConfig
+    clock: Callable[[], float] = time.time
+
+    async def __call__(self, key: Key) -> None:
+        """Make a pass. No failure of one resource gets out: it is logged, counted, and tried again with backoff."""
+        start, result = time.monotonic(), "ok"
+        try:
+            if await self._pass(key):
+                self.queue.forget(key)
+            else:
+                result = "retry"
+        except UnavailableError as error:
+            result = "retry"
+            log.warning("the API server takes no requests: %s", error, extra=key.extra)
+        except Exception:
+            result = "error"
+            log.exception("the pass failed", extra=key.extra)
+        if result != "ok":
+            self.queue.retry(key)
+        self.metrics.passed(result, time.monotonic() - start)
+
+    async def _pass(self, key: Key) -> bool:
+        """Whether nothing is left that another try would mend."""
+        entry = self.cache.resource(key)
+        if entry is None:
+            self.applier.forget(key)
+            self.scraper.forget(key)
+            self.warnings.forget(key)
+            return True
+        try:
+            cr = parse(entry.to_body())
+        except ValidationError as error:
+            # Only an object stored under another version of the CRD gets here; an edit of it brings the next pass.
+            log.error("the resource cannot be read: %s", error, extra=key.extra)  # noqa: TRY400 (no trace is of help)
+            return True
+        outcome = Outcome()
+        if await self.warnings.read(key):
+            outcome.look_again(WARNINGS_AFTER_SECONDS)
+        desired = plan(cr, self._observe(key), self.config)
+        if not entry.deleting:
+            await self.applier.apply(key, entry.uid, desired.children, outcome)
+            await self._delete_pods(key, desired)
+        ready = await self._status(key, cr, entry, desired, tuple(outcome.failures))
+        if not ready and not entry.deleting:
+            outcome.look_again(UNREADY_RECHECK_SECONDS)
+        if outcome.recheck is not None:
+            self.queue.add_after(key, outcome.recheck)
+        return not outcome.retry
+
+    def _observe(self, key: Key, failures: tuple[ApplyFailure, ...] = ()) -> Observed:
+        pods = tuple(entry.pod for entry in self.cache.pods(key))
+        warnings = self.warnings.messages(key)
+        waiting = (container.message for pod in pods for container in pod.containers if container.message)
+        mounts = (message for pod in pods for message in warnings.get(pod.uid, ()))
+        return Observed(
+            now=self.clock(),
+            children={
+                ref: observe.with_create_failure(entry.child, warnings.get(entry.uid, ()))
+                for ref, entry in self.cache.children(key).items()
+            },
+            pods=pods,
+            missing=observe.missing((*waiting, *mounts)),
+            reuse=self.scraper.summary(key),
+            apply_failures=failures,
+        )
+
+    async def _delete_pods(self, key: Key, desired: Desired) -> None:
+        """Delete the pods that stand in the way of the rollout."""
+        uids = {entry.pod.name: entry.uid for entry in self.cache.pods(key) if not entry.pod.deleting}
+        for name in desired.delete_pods:
+            if uid := uids.get(name):
+                try:
+                    await self.kube.delete("Pod", key.namespace, name, uid)
+                except (NotFoundError, ConflictError):
+                    continue  # gone, or another one by now: an event tells
+                self.cache.mark_deleting(key, name)
+                log.info("deleted pod %s, which held up the rollout", name, extra=key.extra)
+
+    async def _status(
+        self,
+        key: Key,
+        cr: DisaggregatedInference,
+        entry: ResourceEntry,
+        desired: Desired,
+        failures: tuple[ApplyFailure, ...],
+    ) -> bool:
+        """Write the status if it differs from what is there, and post what changed; whether the resource is ready."""
+        previous = entry.to_status()
+        wanted = status(cr, self._observe(key, failures), desired, previous)
+        if Status.model_validate(wanted) != Status.model_validate(previous):
+            try:
+                answer = await self.kube.apply_status(_with_status(key, entry.uid, wanted))
+            except (NotFoundError, ConflictError):
+                return True  # gone, or another one by now: an event tells
+            self.cache.see(answer)
+            await self.poster.post(key, entry.uid, transitions(previous, wanted))
+        return any(each["type"] == Condition.READY and each["status"] == "True" for each in wanted["conditions"])
+
+
+def _with_status(key: Key, uid: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"namespace": key.namespace, "name": key.name, "uid": uid},
+        "status": wanted,
+    }

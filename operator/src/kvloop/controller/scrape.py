@@ -1,0 +1,181 @@
+"""Reads `/reuse` of every ready router, and adds up the answers by custom resource."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+from pydantic import ValidationError
+
+from kvloop.api.contract import EngineSummary, FirstToken, FirstTokenByArm, ReuseCounters, ReuseSummary
+from kvloop.api.labels import ROUTER_ADMIN
+from kvloop.controller.cache import Cache, Key, PodEntry
+from kvloop.controller.settings import SCRAPE_BYTES, SCRAPE_CONCURRENCY, SCRAPE_MISSES, SCRAPE_TIMEOUT_SECONDS
+
+log = logging.getLogger(__name__)
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""Reads the body of a URL; raises OSError, TimeoutError or aiohttp.ClientError."""
+
+ROUTER = "router"
+"""The component of router pods."""
+
+
+@dataclass
+class Routers:
+    """Answers of one resource's routers, by uid of the pod. `retired` holds the counts of routers that are no more."""
+
+    answers: dict[str, ReuseSummary] = field(default_factory=dict)
+    misses: Counter[str] = field(default_factory=Counter)
+    retired: ReuseCounters = field(default_factory=ReuseCounters)
+
+    def answered(self, uid: str, summary: ReuseSummary) -> None:
+        """Take an answer; a router that has restarted counts from 0, so that its former counts are kept."""
+        before = self.answers.get(uid)
+        if before and before.since != summary.since:
+            self.retired = added([self.retired, before.counters])
+        self.answers[uid] = summary
+        del self.misses[uid]
+
+    def missed(self, uid: str) -> None:
+        """A router did not answer; its last answer stands for a few times."""
+        self.misses[uid] += 1
+        if self.misses[uid] >= SCRAPE_MISSES:
+            self.retire(uid)
+
+    def retire(self, uid: str) -> None:
+        """A router is gone."""
+        del self.misses[uid]
+        if last := self.answers.pop(uid, None):
+            self.retired = added([self.retired, last.counters])
+
+    def summary(self) -> ReuseSummary | None:
+        """All of them together; None if none has answered."""
+        return total(list(self.answers.values()), self.retired) if self.answers else None
+
+
+class Scraper:
+    """Keeps a summary for every resource with ready routers, and tells of those that changed."""
+
+    def __init__(
+        self, cache: Cache, fetch: Fetch, changed: Callable[[Key], None], counted: Callable[[bool], None]
+    ) -> None:
+        self._cache = cache
+        self._fetch = fetch
+        self._changed = changed
+        self._counted = counted
+        self._routers: dict[Key, Routers] = {}
+        self._summaries: dict[Key, ReuseSummary] = {}
+        self._slots = asyncio.Semaphore(SCRAPE_CONCURRENCY)
+
+    def summary(self, key: Key) -> ReuseSummary | None:
+        """The last summary; the same object until something changes."""
+        return self._summaries.get(key)
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self._routers.pop(key, None)
+        self._summaries.pop(key, None)
+
+    async def scrape(self) -> None:
+        """Read all routers once."""
+        await asyncio.gather(*(self._resource(key) for key in self._cache.resources()))
+
+    async def _resource(self, key: Key) -> None:
+        ready = [entry for entry in self._cache.pods(key) if _serves(entry)]
+        if not ready and key not in self._routers:
+            return
+        routers = self._routers.setdefault(key, Routers())
+        for uid in routers.answers.keys() - {entry.uid for entry in ready}:
+            routers.retire(uid)
+        await asyncio.gather(*(self._router(key, routers, entry) for entry in ready))
+        summary = routers.summary()
+        if summary == self._summaries.get(key):
+            return
+        if summary is None:
+            self._summaries.pop(key, None)
+        else:
+            self._summaries[key] = summary
+        self._changed(key)
+
+    async def _router(self, key: Key, routers: Routers, entry: PodEntry) -> None:
+        host = f"[{entry.address}]" if ":" in entry.address else entry.address
+        try:
+            async with self._slots:
+                text = await self._fetch(f"http://{host}:{ROUTER_ADMIN}/reuse")
+            routers.answered(entry.uid, ReuseSummary.model_validate_json(text))
+            self._counted(True)
+        except (OSError, TimeoutError, aiohttp.ClientError, ValidationError) as error:
+            routers.missed(entry.uid)
+            self._counted(False)
+            log.debug("router %s did not tell its reuse: %r", entry.pod.name, error, extra=key.extra)
+
+
+def _serves(entry: PodEntry) -> bool:
+    return entry.pod.component == ROUTER and entry.pod.ready and not entry.pod.deleting and bool(entry.address)
+
+
+def fetcher(session: aiohttp.ClientSession) -> Fetch:
+    """Reads over HTTP, bounded in time and size."""
+
+    async def fetch(url: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=SCRAPE_TIMEOUT_SECONDS)
+        async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
+            answer.raise_for_status()
+            text = await answer.content.read(SCRAPE_BYTES)
+            if not answer.content.at_eof():
+                raise aiohttp.ClientPayloadError(f"{url} answers more than {SCRAPE_BYTES} bytes")
+            return text
+
+    return fetch
+
+
+def total(summaries: Sequence[ReuseSummary], retired: ReuseCounters) -> ReuseSummary:
+    """The sum of at least one summary.
+
+    The percentiles are means weighted by counts: near the truth for routers that share their load, and no more is
+    known. An engine is as the router knows it that has most to say for it.
+    """
+    engines: dict[str, EngineSummary] = {}
+    for engine in (engine for each in summaries for engine in each.engines):
+        best = engines.get(engine.address)
+        if best is None or (engine.healthy, engine.guard_active) > (best.healthy, best.guard_active):
+            engines[engine.address] = engine
+    arms = {
+        name: _mean([getattr(each.first_token, name) for each in summaries]) for name in FirstTokenByArm.model_fields
+    }
+    return ReuseSummary(
+        version=max(each.version for each in summaries),
+        since=min(each.since for each in summaries),
+        window_seconds=max(each.window_seconds for each in summaries),
+        counters=added([retired, *(each.counters for each in summaries)]),
+        window=added([each.window for each in summaries]),
+        first_token=FirstTokenByArm(**arms),
+        engines=[engines[address] for address in sorted(engines)],
+    )
+
+
+def added(counters: Iterable[ReuseCounters]) -> ReuseCounters:
+    """The sum, field by field and reason by reason."""
+    numbers: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {}
+    for each in counters:
+        for name, value in each:
+            if isinstance(value, dict):
+                reasons.setdefault(name, Counter()).update(value)
+            else:
+                numbers[name] += value
+    return ReuseCounters(**numbers, **{name: dict(counts) for name, counts in reasons.items()})
+
+
+def _mean(parts: Sequence[FirstToken]) -> FirstToken:
+    count = sum(part.count for part in parts)
+    if not count:
+        return FirstToken()
+    return FirstToken(
+        count=count,
+        p50_ms=sum(part.count * part.p50_ms for part in parts) / count,
+        p95_ms=sum(part.count * part.p95_ms for part in parts) / count,
+    )

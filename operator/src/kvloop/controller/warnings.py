@@ -1,0 +1,80 @@
+"""Some troubles are told by Events alone: those about objects that look stuck are read, and no others."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvloop.controller.cache import Cache, ChildEntry, Key, PodEntry
+from kvloop.controller.settings import WARNINGS_AFTER_SECONDS, WARNINGS_EVERY_SECONDS
+from kvloop.kube.client import KubeClient
+from kvloop.plan.observed import Pod
+
+_MUTE = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+@dataclass
+class Suspect:
+    """An object that looks stuck: since when, when its events were read, and their messages, newest first."""
+
+    since: float
+    read: float = 0.0
+    messages: tuple[str, ...] = ()
+
+
+class Warnings:
+    """Reads the warnings about what is stuck, by uid."""
+
+    def __init__(self, kube: KubeClient, cache: Cache, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._clock = clock
+        self._suspects: dict[Key, dict[str, Suspect]] = {}
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self._suspects.pop(key, None)
+
+    def messages(self, key: Key) -> Mapping[str, tuple[str, ...]]:
+        """What was read last."""
+        return {uid: suspect.messages for uid, suspect in self._suspects.get(key, {}).items()}
+
+    async def read(self, key: Key) -> bool:
+        """Read what is due; whether anything looks stuck, so that there will be something to read soon."""
+        before, now = self._suspects.get(key, {}), self._clock()
+        stuck = [
+            *(entry.uid for entry in self._cache.children(key).values() if _lacks_pods(entry)),
+            *_mute(self._cache.pods(key)),
+        ]
+        suspects = {uid: before.get(uid) or Suspect(now) for uid in stuck}
+        for uid, suspect in suspects.items():
+            age, pause = now - suspect.since, now - suspect.read
+            if age >= WARNINGS_AFTER_SECONDS and (not suspect.read or pause >= WARNINGS_EVERY_SECONDS):
+                events = await self._kube.warnings(key.namespace, uid)
+                suspect.messages = tuple(event.get("message", "") for event in sorted(events, key=_when, reverse=True))
+                suspect.read = now
+        self._suspects[key] = suspects
+        return bool(suspects)
+
+
+def _lacks_pods(entry: ChildEntry) -> bool:
+    workload = entry.child.workload
+    return entry.child.ref.kind == "StatefulSet" and workload is not None and workload.pods < workload.replicas
+
+
+def _mute(entries: Iterable[PodEntry]) -> list[str]:
+    """A pod of each component that does not start and does not say why: the others wait for the same."""
+    return list({entry.pod.component: entry.uid for entry in entries if _says_nothing(entry.pod)}.values())
+
+
+def _says_nothing(pod: Pod) -> bool:
+    return (
+        pod.phase == "Pending"
+        and pod.scheduled
+        and not pod.deleting
+        and all(each.waiting in _MUTE and not each.running for each in pod.containers)
+    )
+
+
+def _when(event: Mapping[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
