@@ -63,4 +63,5 @@ def command(binary: Path, kubeconfig: Path) -> list[str | Path]:
         "--cidr=100.64.0.0/16",  # of the pods' addresses, which lead nowhere
         "--node-ip=100.127.0.1",
         "--node-port=0",
+        "--node-lease-duration-seconds=40",  # heartbeats, as a kubelet sends them
     ]
