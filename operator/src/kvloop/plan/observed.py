@@ -80,10 +80,10 @@ class Pod:
     """One pod.
 
     `component` is the label APP_COMPONENT: prefill, decode, router and so on. `revision` is the label REVISION,
-    `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash. `ready` is the
-    condition Ready, `scheduled` the condition PodScheduled, and `unschedulable` the latter's message when it is False.
-    `reason` and `message` are status.reason and status.message, as of an evicted pod. `containers` has init containers
-    first.
+    `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash (of a ReplicaSet's
+    pod: pod-template-hash). `ready` is the condition Ready, `scheduled` the condition PodScheduled, and
+    `unschedulable` the latter's message when it is False. `reason` and `message` are status.reason and status.message,
+    as of an evicted pod. `containers` has init containers first.
     """
 
     name: str

@@ -1,0 +1,71 @@
+"""What is wrong with objects: refused, not there, or not able to make pods."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kvloop.api.labels import Reason
+from kvloop.plan.status.problem import Problem, brief
+from kvloop.plan.status.view import View
+
+_PASSING: Final = re.compile(r"failed calling webhook|exceeded quota|being terminated|timeout|timed out", re.IGNORECASE)
+"""Refusals that pass by themselves, or when somebody else frees what they have."""
+
+_KINDS: Final = {"Secret": Reason.SECRET_NOT_FOUND, "ConfigMap": Reason.CONFIG_MAP_NOT_FOUND}
+
+
+def refused(view: View) -> Problem | None:
+    """The API server refused a child; one that can never be accepted comes first."""
+    failures = sorted(view.observed.apply_failures, key=lambda failure: not failure.terminal)
+    for failure in failures:
+        by_policy = failure.reason is Reason.ADMISSION_REFUSED and not _PASSING.search(failure.message)
+        return Problem(failure.reason, brief(failure.message, 2000), stalls=failure.terminal or by_policy)
+    return None
+
+
+def pods_refused(view: View) -> Problem | None:
+    """The API server refused the pods of a workload."""
+    for ref in view.children:
+        workload = view.observed.workload(ref.kind, ref.name)
+        if workload and workload.create_failure and workload.pods < workload.replicas:
+            invalid = "is invalid" in workload.create_failure
+            return Problem(
+                Reason.INVALID_POD_TEMPLATE if invalid else Reason.ADMISSION_REFUSED,
+                f"{ref.kind} {ref.name} cannot make its pods: {brief(workload.create_failure)}. "
+                + ("Correct podTemplate." if invalid else "Meet the policy or quota, or have it changed."),
+                stalls=not _PASSING.search(workload.create_failure),
+            )
+    return None
+
+
+def reference_missing(view: View) -> Problem | None:
+    """A pod waits for a Secret or ConfigMap."""
+    if not any(pod for pod in view.waiting_for if not any(each.running for each in pod.containers)):
+        return None
+    named = {text for child in view.children.values() for text in _texts(child)}
+    for missing in sorted(view.observed.missing, key=lambda each: (each.kind, each.name, each.key)):
+        if missing.name in named:  # an edit may have taken the reference away already
+            what = f'{missing.kind} "{missing.name}"'
+            problem = f'{what} has no key "{missing.key}": add it' if missing.key else f"{what} is not there: create it"
+            return Problem(_KINDS[missing.kind], f"{problem}; the pods that wait for it then start.", stalls=True)
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(part)
+
+
+def not_made(view: View) -> Problem | None:
+    """Children are not there yet, or their controllers have not seen the newest version."""
+    absent = [ref for ref in view.children if ref not in view.observed.children]
+    if absent:
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        return Problem(Reason.PROGRESSING, f"Making {absent[0].kind} {absent[0].name}{more}.")
+    for ref in view.children:
+        child = view.observed.children[ref]
+        if child.workload and child.observed_generation < child.generation:
+            return Problem(Reason.PROGRESSING, f"{ref.kind} {ref.name} is being updated.")
+    return None

@@ -1,0 +1,126 @@
+"""What is wrong with pods of the newest templates: those of older ones are on their way out."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kvloop.api.labels import Reason, Role
+from kvloop.plan.observed import Container, Pod
+from kvloop.plan.status.problem import Problem, brief, names
+from kvloop.plan.status.view import View
+
+CRASHES: Final = 3
+"""Crashes in a row after which somebody must act: the kubelet makes them within half a minute if each is immediate."""
+
+_PULLING: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_PASSING: Final = re.compile(
+    r"time(d )?out|deadline exceeded|connection (refused|reset)|TLS handshake|no such host|temporary failure|\bEOF\b"
+    r"|too ?many ?requests|QPS exceeded|unreachable|\b5\d\d\b|RegistryUnavailable",
+    re.IGNORECASE,
+)
+"""Causes of a failed pull that pass by themselves."""
+_FORBIDDEN: Final = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
+_NOT_STARTED: Final = frozenset(
+    {"CreateContainerError", "CreateContainerConfigError", "RunContainerError", "StartError"}
+)
+_REFUSED_BY_KUBELET: Final = re.compile(r"Admission|^OutOf|^Node(Affinity|Ports)")
+
+
+def _containers(view: View) -> Iterator[tuple[Pod, Container]]:
+    return ((pod, container) for pod in view.waiting_for for container in pod.containers)
+
+
+def image_pull_failed(view: View) -> Problem | None:
+    """An image cannot be pulled."""
+    for pod, container in _containers(view):
+        if container.waiting in _PULLING:
+            # While the kubelet backs off it puts words of its own before the cause, or gives none.
+            cause = re.sub(r"^Back-off pulling image \S+?(: ErrImagePull: |$)", "", container.message)
+            passing = _PASSING.search(f"{container.waiting} {cause}")
+            remedy = "It is tried again." if passing else _image_remedy(pod, cause)
+            because = f" ({brief(cause)})" if cause else ""
+            message = f'{pod.name} cannot pull image "{container.image}"{because}. {remedy}'
+            return Problem(Reason.IMAGE_PULL_FAILED, message, stalls=not passing)
+    return None
+
+
+def _image_remedy(pod: Pod, cause: str) -> str:
+    if _FORBIDDEN.search(cause):
+        return "Give credentials in spec.engine.imagePullSecrets."
+    return f"Correct {'spec.engine.image' if pod.component in set(Role) else 'the image'}, or push it."
+
+
+def crashed(view: View) -> Problem | None:
+    """A container ended, and is started again and again."""
+    for pod, container in _containers(view):
+        if (problem := _crash(pod, container)) is not None:
+            looping = container.waiting == "CrashLoopBackOff" and container.restarts + 1 >= CRASHES
+            # Between two crashes it looks alive; it has recovered when it is ready.
+            stalls = problem.stalls or looping or view.was_stalled_by(problem.reason)
+            return Problem(problem.reason, problem.message, stalls=stalls)
+    return None
+
+
+def _crash(pod: Pod, container: Container) -> Problem | None:
+    engine = pod.component in set(Role)
+    reason = Reason.ENGINE_CRASHED if engine else Reason.ROUTER_CRASHED
+    who = f"{pod.name}: container {container.name}"
+    if container.waiting in _NOT_STARTED:
+        return Problem(
+            reason, f"{who} cannot be started ({brief(container.message or container.waiting)}).", stalls=True
+        )
+    ended = container.exit_code is not None and not container.started
+    if not ended or (container.exit_code == 0 and container.waiting != "CrashLoopBackOff"):
+        return None
+    times = f"restarted {container.restarts} time{'s' if container.restarts != 1 else ''}"
+    if container.terminated == "OOMKilled":
+        field = f"spec.{pod.component}.resources" if engine else "spec.router.resources"
+        message = f"{who} ran out of memory, {times}. Raise limits.memory in {field}."
+        return Problem(Reason.ENGINE_OUT_OF_MEMORY if engine else reason, message)
+    logs = f"kubectl logs {pod.name} --container {container.name} --previous"
+    return Problem(reason, f"{who} ended with exit code {container.exit_code}, {times}. See {logs}.")
+
+
+def ended(view: View) -> Problem | None:
+    """A pod as a whole has failed; its controller makes another."""
+    for pod in view.waiting_for:
+        if pod.phase == "Failed":
+            refused = _REFUSED_BY_KUBELET.search(pod.reason)
+            reason = Reason.ADMISSION_REFUSED if refused else Reason.PODS_PENDING
+            return Problem(reason, f"{pod.name} has failed and is replaced ({brief(pod.message or pod.reason)}).")
+    return None
+
+
+def loading(view: View) -> Problem | None:
+    """Engines that run and have not been ready yet."""
+    engines = [pod for pod in view.waiting_for if pod.component in set(Role) and _runs(pod) and not _started(pod)]
+    if not engines:
+        return None
+    return Problem(Reason.MODEL_LOADING, f"Loading the model: {names(engines)}.")
+
+
+def not_ready(view: View) -> Problem | None:
+    """Engines that have started, but do not pass their readiness probe."""
+    engines = [pod for pod in view.waiting_for if pod.component in set(Role) and _started(pod)]
+    if not engines:
+        return None
+    message = f"Started, but failing the readiness probe: {names(engines)}. See kubectl describe pod {engines[0].name}."
+    return Problem(Reason.ENGINE_NOT_READY, message)
+
+
+def _runs(pod: Pod) -> bool:
+    return any(container.running for container in pod.containers)
+
+
+def _started(pod: Pod) -> bool:
+    return _runs(pod) and all(container.started for container in pod.containers if container.running)

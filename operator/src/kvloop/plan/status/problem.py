@@ -1,0 +1,28 @@
+"""One thing that is not as it should be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvloop.api.labels import Reason
+from kvloop.plan.observed import Pod
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the resource is not ready; `stalls` if somebody must act before it can be."""
+
+    reason: Reason
+    message: str
+    stalls: bool = False
+
+
+def names(pods: Sequence[Pod], most: int = 3) -> str:
+    """Names of the first pods, and how many more there are."""
+    more = [f"{len(pods) - most} more"] if len(pods) > most else []
+    return ", ".join([*(pod.name for pod in pods[:most]), *more])
+
+
+def brief(text: str, most: int = 400) -> str:
+    """The beginning of somebody else's message, without a full stop."""
+    text = " ".join(text.split()).rstrip(".")
+    return text if len(text) <= most else f"{text[:most]}..."
