@@ -47,7 +47,7 @@ class Image:
     """A built image.
 
     Attributes:
-        ref: Its name for a pod; the tag follows the content.
+        ref: Its name for a pod; the tag follows the content. In the archive it has the version as a tag, too.
         tar: The OCI archive that holds it, and those built with it: load it once.
         size: Bytes, unpacked.
     """
@@ -72,17 +72,19 @@ def build(names: Iterable[str] = Name, out: Path | None = None) -> dict[str, Ima
     packages = {name: _packages(name, root, folder) for name in wanted}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as temporary, step("packing kvloop's source"):
         wheel = _wheel(Path(temporary))
+        version = wheel.name.split("-")[1]
         images = {
             name: oci.manifest(
                 (root.layer, packages[name], _source(name, wheel, root, Path(temporary))),
-                image_config(_DOCKERFILE, name, {"VERSION": wheel.name.split("-")[1]}),
+                image_config(_DOCKERFILE, name, {"VERSION": version}),
             )
             for name in wanted
         }
         references = {name: f"docker.io/kvloop/{name}:dev-{image.digest[:12]}" for name, image in images.items()}
         digest = hashlib.sha256("".join(references.values()).encode()).hexdigest()
         archive = out / f"kvloop-{digest[:12]}.tar"
-        oci.write_archive({references[name]: image for name, image in images.items()}, archive)
+        released = {f"docker.io/kvloop/{name}:{version}": image for name, image in images.items()}
+        oci.write_archive(released | {references[name]: image for name, image in images.items()}, archive)
         sizes = {name: sum(layer.size for layer in image.layers) for name, image in images.items()}
     for old in sorted(out.glob("kvloop-*.tar"), key=lambda path: path.stat().st_mtime)[:-_KEPT_ARCHIVES]:
         old.unlink(missing_ok=True)

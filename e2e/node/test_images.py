@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Client
+from e2e.cluster import Client, eventually
 from e2e.images import Image, build
 from e2e.images.builder import Name
 
@@ -137,7 +137,7 @@ def test_pods_run_them_as_nobody_on_a_read_only_root(
     ]
     spec = {"restartPolicy": "Never", "containers": containers}
     node_cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "images"}, "spec": spec}, namespace)
-    node_cluster.wait("pod/images", "jsonpath={.status.phase}=Succeeded", namespace)
+    ended = eventually(lambda: _ended(node_cluster.get("pod", "images", namespace)), timeout_s=60)
     for name in images:
         logs = {
             what: node_cluster.kubectl("logs", "images", f"--container={name}-{what}", f"--namespace={namespace}")
@@ -145,3 +145,12 @@ def test_pods_run_them_as_nobody_on_a_read_only_root(
         }
         assert "usage" in logs["help"].lower()
         assert logs["whoami"].split() == ["65532", "65532", "False"]
+    assert set(ended.values()) == {0}
+
+
+def _ended(pod: dict[str, Any]) -> dict[str, int]:
+    """Exit codes by container, once all have ended."""
+    states = {status["name"]: status["state"] for status in pod["status"].get("containerStatuses", ())}
+    if not all("terminated" in state for state in states.values()):
+        return {}
+    return {name: state["terminated"]["exitCode"] for name, state in states.items()}
