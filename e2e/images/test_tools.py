@@ -1,5 +1,4 @@
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def _with_programs(monkeypatch: pytest.MonkeyPatch, folder: Path, **programs: st
 
 def test_whoever_is_not_root_is_told_of_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ImageError, match="run this as root .* docker build --file operator/Dockerfile"):
+    with pytest.raises(ImageError, match=r"run this as root .* docker build --file operator/Dockerfile"):
         tools.require_root_tools()
 
 
@@ -39,14 +38,14 @@ def test_apt_installs_it_after_an_update_if_need_be(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_missing_uv_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     _with_programs(monkeypatch, tmp_path)
     with pytest.raises(ImageError, match="uv is missing: run `make venv`"):
         tools.uv()
     _with_programs(monkeypatch, tmp_path, uv="")
-    assert tools.uv() == shutil.which("uv")
+    assert tools.uv() == str(tmp_path / "uv")
 
 
 def test_a_failed_program_is_told_with_its_output() -> None:
-    with pytest.raises(ImageError, match="(?s)`sh -c .*` failed:.*no such mirror"):
+    with pytest.raises(ImageError, match=r"(?s)`sh -c .*` failed:.*no such mirror"):
         tools.run(["sh", "-c", "echo no such mirror >&2; exit 1"])

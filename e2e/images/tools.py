@@ -35,7 +35,7 @@ def require_root_tools() -> None:
 
 def uv() -> str:
     """The uv that `make venv` puts beside this Python, or the one on PATH."""
-    beside = Path(sys.executable).with_name("uv")
+    beside = str(Path(sys.executable).with_name("uv"))
     if found := shutil.which(beside) or shutil.which("uv"):
         return found
     raise ImageError("uv is missing: run `make venv`, or `python -m pip install uv`.")
