@@ -46,14 +46,15 @@ class Record:
     """What became of a child when it was last applied.
 
     `uid` is of the object that was there before, if any. `fields` is as `observe.owned_fields` has it after the apply.
-    `repairs` counts applies in a row that only undid what somebody else did.
+    Before `until` the same is not sent again: a refusal is believed, or a repair would come too soon. `repairs` counts
+    the applies in a row that only undid what somebody else did.
     """
 
     digest: str
     uid: str
     fields: str = ""
     failure: ApplyFailure | None = None
-    at: float = 0.0
+    until: float = 0.0
     repairs: int = 0
 
 
@@ -111,46 +112,49 @@ class Applier:
         entry = self._cache.children(key).get(ref)
         if entry and record is None and entry.child.applied_hash == digest and not entry.edited:
             records[ref] = record = Record(digest, entry.uid, entry.fields)  # applied before this process began
+        if record and record.digest == digest and self._wait(record, entry, outcome):
+            return
         uid = entry.uid if entry else ""
-        again = record is not None and record.digest == digest
-        if record and again and record.failure and record.uid == uid and self._clock() < _until(record):
-            self._report(record.failure, record.at, outcome)
-            return
-        if entry and record and again and entry.child.applied_hash == digest and entry.fields == record.fields:
-            return
-        repairs = self._repairs(record, outcome) if record and again and not record.failure else 0
-        if repairs is None:
-            return
         try:
             fields = await self._send(key, ref, owner, _stamped(body, digest))
         except UnavailableError:
             raise
         except KubeError as error:
             failure = await self._explained(key, body, _failure(ref, error), error)
-            records[ref] = Record(digest, uid, failure=failure, at=self._clock())
-            self._report(failure, self._clock(), outcome)
+            records[ref] = Record(digest, uid, failure=failure, until=self._clock() + _belief(failure))
+            self._report(records[ref], outcome)
             log.warning("%s %s was refused: %s", ref.kind, ref.name, failure.message, extra=key.extra)
         else:
-            records[ref] = Record(digest, uid, fields, at=self._clock(), repairs=repairs)
+            records[ref] = self._applied(record, digest, uid, fields)
             log.info("applied %s %s", ref.kind, ref.name, extra=key.extra)
 
-    def _repairs(self, record: Record, outcome: Outcome) -> int | None:
-        """How many repairs in a row this one is; None if it is too early for it."""
+    def _wait(self, record: Record, entry: ChildEntry | None, outcome: Outcome) -> bool:
+        """Whether what was sent last is not to be sent again now."""
         now = self._clock()
-        if now > record.at + REJECTION_SECONDS:
-            return 1
-        wait = _REPAIRS.delay(record.repairs) if record.repairs else 0
-        if now >= record.at + wait:
-            return record.repairs + 1
-        outcome.look_again(record.at + wait - now)
-        return None
+        if record.failure:
+            believed = now < record.until and record.uid == (entry.uid if entry else "")
+            if believed:
+                self._report(record, outcome)
+            return believed
+        if entry and entry.child.applied_hash == record.digest and entry.fields == record.fields:
+            return True
+        if now < record.until:
+            outcome.look_again(record.until - now)
+        return now < record.until
 
-    def _report(self, failure: ApplyFailure, at: float, outcome: Outcome) -> None:
-        outcome.failures.append(failure)
-        if failure.reason == Reason.NAME_CONFLICT:
-            outcome.look_again(max(1, at + NAME_CONFLICT_RECHECK_SECONDS - self._clock()))
-        elif not failure.terminal:
-            outcome.retry = True
+    def _applied(self, before: Record | None, digest: str, uid: str, fields: str) -> Record:
+        now = self._clock()
+        if before is None or before.failure or before.digest != digest:
+            return Record(digest, uid, fields)
+        repairs = before.repairs + 1 if now < before.until + REJECTION_SECONDS else 1
+        return Record(digest, uid, fields, until=now + _REPAIRS.delay(repairs), repairs=repairs)
+
+    def _report(self, record: Record, outcome: Outcome) -> None:
+        if record.failure:
+            outcome.failures.append(record.failure)
+            outcome.retry |= not record.failure.terminal
+            if record.failure.reason == Reason.NAME_CONFLICT:
+                outcome.look_again(max(1, record.until - self._clock()))
 
     async def _send(self, key: Key, ref: ChildRef, owner: str, body: Body) -> str:
         """Apply a child, unless its name is taken; gives the fields that are ours then."""
@@ -204,7 +208,7 @@ class Applier:
         except (NotFoundError, ConflictError):
             pass  # gone already, or another object by now, which an event will tell
         except KubeError as error:
-            self._report(_failure(ref, error), self._clock(), outcome)
+            self._report(Record("", entry.uid, failure=_failure(ref, error)), outcome)
             return
         self._cache.drop_child(key, ref)
         self._records.get(key, {}).pop(ref, None)
@@ -236,12 +240,11 @@ def _stamped(body: Body, digest: str) -> Body:
     return body | {"metadata": meta | {"annotations": meta.get("annotations", {}) | {APPLIED_HASH: digest}}}
 
 
-def _until(record: Record) -> float:
-    """How long a refusal is believed, if nothing changes."""
-    if not record.failure or not record.failure.terminal:
-        return record.at
-    taken = record.failure.reason == Reason.NAME_CONFLICT
-    return record.at + (NAME_CONFLICT_RECHECK_SECONDS if taken else REJECTION_SECONDS)
+def _belief(failure: ApplyFailure) -> float:
+    """How long a refusal is believed if nothing changes, in seconds."""
+    if failure.reason == Reason.NAME_CONFLICT:
+        return NAME_CONFLICT_RECHECK_SECONDS
+    return REJECTION_SECONDS if failure.terminal else 0
 
 
 def _failure(ref: ChildRef, error: KubeError) -> ApplyFailure:
