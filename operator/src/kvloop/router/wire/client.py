@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._sink: Callable[[bytes], None] | None = None
         self._problem: LegError | None = None
         self._have_head = self._complete = False
-        self._used = self._awaits_head = False
+        self._used = self._awaits_head = self._keep_alive = False
 
     # What callers do.
 
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._complete and self._problem is None and self._parser.should_keep_alive():
+        if self._complete and self._problem is None and self._keep_alive:
             self._reset()
             self._pool.put_back(self._address, self)
         else:
@@ -187,6 +187,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.status >= 200:
             self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
         else:  # an interim answer
             self._have_head = False
             self.headers = {}
