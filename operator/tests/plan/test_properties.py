@@ -136,7 +136,7 @@ def resources(draw: st.DrawFn) -> Body:
         {} if kind is None else {"instanceType": st.just(kind)},
         optional={
             "zone": st.just("us-east-1a"),
-            "sameZone": st.sampled_from(["Required", "Preferred", "None"]),
+            "sameZone": st.sampled_from(["Required"] if fabric == "EFA" else ["Required", "Preferred", "None"]),
             "tolerations": tolerations,
             "placementGroup": st.just("pg-1"),
             "capacityReservation": st.just("cr-1"),
@@ -260,7 +260,7 @@ def test_both_roles_agree_on_what_they_must_share(body: Body) -> None:
 def test_devices_are_limited_as_requested_and_never_claimed_as_well(body: Body) -> None:
     for child in planned(body).children:
         if child["kind"] == "StatefulSet":
-            resources_of = child["spec"]["template"]["spec"]["containers"][0]["resources"]
+            resources_of = child["spec"]["template"]["spec"]["containers"][0].get("resources", {})
             limits, requests = resources_of.get("limits", {}), resources_of.get("requests", {})
             for name in ("vpc.amazonaws.com/efa", "nvidia.com/gpu", "hugepages-2Mi"):
                 assert limits.get(name) == requests.get(name)

@@ -54,7 +54,7 @@ def values(scope: Scope, role: Role) -> dict[str, Any]:
             {"name": HTTP_PORT, "containerPort": ENGINE_HTTP},
             {"name": SIDE_CHANNEL_PORT, "containerPort": NIXL_SIDE_CHANNEL},
         ],
-        "resources": resources.of(scope, role),
+        "resources": resources.of(scope, role) or None,
         "shared_memory": resources.shared_memory(scope, role),
         "security_context": security_context(scope, role),
         "cache_folder": env.CACHE_FOLDER,
