@@ -122,6 +122,7 @@ def test_an_engine_that_has_started_is_not_idle_while_it_is_down(world: World) -
         (Container("vllm", running=True, restarts=2, terminated="Error", exit_code=1), False),
         (Container("vllm", running=True, restarts=3, terminated="Error", exit_code=1), True),
         (Container("vllm", running=True, restarts=9, terminated="Completed", exit_code=0), False),
+        (Container("vllm", running=True, started=True, restarts=9, terminated="Error", exit_code=1), False),
     ],
 )
 def test_failing_is_what_time_does_not_heal(container: Container, failing: bool) -> None:

@@ -35,7 +35,7 @@ def values(scope: Scope, role: Role) -> dict[str, Any]:
         "container": ENGINE_CONTAINER,
         "image": engine.image,
         "image_pull_policy": engine.image_pull_policy,
-        "image_pull_secrets": [{"name": secret.name} for secret in engine.image_pull_secrets] or None,
+        "image_pull_secrets": scope.pull_secrets,
         "service_account": engine.service_account_name,
         "priority_class": scope.spec.placement.priority_class_name,
         "node_selector": placement.node_selector(scope),

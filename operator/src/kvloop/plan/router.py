@@ -77,7 +77,7 @@ def deployment(scope: Scope) -> dict[str, Any]:
         pod_labels=labels.common(scope.name, COMPONENT),
         pod_annotations={CONFIG_HASH: digest(at_start)},
         service_account=names.router(scope.name),
-        image_pull_secrets=[{"name": ref.name} for ref in scope.spec.engine.image_pull_secrets] or None,
+        image_pull_secrets=scope.pull_secrets,
         grace_seconds=PRE_STOP_SECONDS + scope.spec.engine.shutdown_timeout_seconds + GRACE_MARGIN_SECONDS,
         pre_stop_seconds=PRE_STOP_SECONDS,
         container=ROUTER_CONTAINER,

@@ -50,6 +50,11 @@ class Scope:
         """The spec as in the custom resource: camelCase keys, plain values."""
         return self.spec.model_dump(mode="json", by_alias=True)
 
+    @property
+    def pull_secrets(self) -> list[dict[str, str]] | None:
+        """The `imagePullSecrets` of every pod; None leaves the field out."""
+        return [{"name": secret.name} for secret in self.spec.engine.image_pull_secrets] or None
+
     def child(self, template: str, name: str, component: str, **values: Any) -> dict[str, Any]:
         """Render a child with the metadata that all children have; `labels` in `values` replaces the common ones."""
         values.setdefault("labels", labels.common(self.name, component))

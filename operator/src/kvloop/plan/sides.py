@@ -2,7 +2,7 @@
 
 from kvloop.api.labels import ENGINE_CONTAINER, Role
 from kvloop.plan import names
-from kvloop.plan.observed import Observed, Pod, Workload
+from kvloop.plan.observed import Container, Observed, Pod, Workload
 from kvloop.plan.rollout import Engine, Side, Sides
 from kvloop.plan.scope import Scope
 
@@ -13,15 +13,18 @@ _HELPLESS = frozenset(
         "CreateContainerError",
         "ErrImageNeverPull",
         "ErrImagePull",
+        "ImageInspectError",
         "ImagePullBackOff",
         "InvalidImageName",
         "RunContainerError",
+        "SignatureValidationFailed",
+        "StartError",
     }
 )
 """Reasons of a waiting container that only an edit, or a missing object's arrival, takes away."""
 
 _CRASHES = 3
-"""Crashes after which an engine that is running again, but not ready, still counts as failing."""
+"""Crashes after which a container that runs again, but has not started up yet, still counts as failing."""
 
 
 def sides(scope: Scope, revision: str, templates: dict[Role, str], observed: Observed | None) -> Sides:
@@ -63,5 +66,8 @@ def is_failing(pod: Pod) -> bool:
     """Whether a pod is not ready, and time alone will not heal it."""
     if pod.ready:
         return False
-    crashing = any(each.restarts >= _CRASHES and each.exit_code not in (None, 0) for each in pod.containers)
-    return pod.phase == "Failed" or crashing or any(each.waiting in _HELPLESS for each in pod.containers)
+    return pod.phase == "Failed" or any(each.waiting in _HELPLESS or _crashing(each) for each in pod.containers)
+
+
+def _crashing(container: Container) -> bool:
+    return container.restarts >= _CRASHES and not container.started and container.exit_code not in (None, 0)

@@ -37,7 +37,7 @@ def build(scope: Scope) -> list[dict[str, Any]]:
         selector=selector,
         pod_labels=labels.common(scope.name, COMPONENT),
         image=scope.config.valkey_image,
-        image_pull_secrets=[{"name": ref.name} for ref in scope.spec.engine.image_pull_secrets] or None,
+        image_pull_secrets=scope.pull_secrets,
         args=["--save", "", "--appendonly", "no", "--maxmemory", "256mb", "--maxmemory-policy", "volatile-ttl"]
         + (["--requirepass", "$(PASSWORD)"] if _password(scope) else []),
         env=_password(scope),
