@@ -71,12 +71,12 @@ class ConfigError(ValueError):
 
 def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s [%(name)s] %(message)s")
-    parser = _parser()
-    options = parser.parse_args(argv)
+    arguments = parser()
+    options = arguments.parse_args(argv)
     try:
         config = config_of(options, dict(os.environ))
     except (ConfigError, ValueError) as error:
-        parser.error(str(error))
+        arguments.error(str(error))
     uvloop.run(_serve(config))
     # vLLM's shutdown waits for nothing else either; open handlers must not keep the process.
     sys.stdout.flush()
@@ -182,7 +182,7 @@ def _dashes(argument: str) -> str:
     return name.replace("_", "-") + equals + value
 
 
-def _parser() -> _Parser:
+def parser() -> _Parser:
     top = _Parser(prog="vllm", allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", allow_abbrev=False)

@@ -48,6 +48,11 @@ class ManualClock:
     def now(self) -> float:
         return self._now
 
+    @property
+    def pending(self) -> int:
+        """Timers that have not run yet and were not cancelled."""
+        return sum(entry.active for _, _, entry in self._due)
+
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         entry = _Entry(callback)
         heapq.heappush(self._due, (self._now + delay, next(self._order), entry))
@@ -65,6 +70,10 @@ class ManualClock:
 class _Entry:
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
+
+    @property
+    def active(self) -> bool:
+        return self._callback is not None
 
     def cancel(self) -> None:
         self._callback = None

@@ -176,7 +176,7 @@ class Engine:
         sampler = Sampler(knobs, sampling.style, not sampling.ignore_eos, sampling.min_tokens)
         gap = knobs.speed.decode(1) * knobs.time_scale
         while True:
-            token = sampler.next(request.fold, request.output[-1] if request.output else None)
+            token = sampler.next(request.fold, (request.output or request.prompt)[-1])
             request.output.append(token)
             now = self.clock.now()
             if len(request.output) == 1:

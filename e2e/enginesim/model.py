@@ -56,8 +56,8 @@ class Sampler:
     _ends: bool = False
     _count: int = 0
 
-    def next(self, fold: int, previous: int | None) -> int:
-        """The token after a context with that `fold`; `previous` is the last one of the reply, if any."""
+    def next(self, fold: int, previous: int) -> int:
+        """The token after a context with that `fold` that ends with `previous`."""
         chance = mix(fold ^ mix(self.knobs.seed))
         if not self._started:
             self._start(chance)
@@ -84,7 +84,7 @@ class Sampler:
         self._script.extend(tokenizer.encode(text))
         self._ends = True
 
-    def _choose(self, chance: int, previous: int | None) -> int:
+    def _choose(self, chance: int, previous: int) -> int:
         if self._script:
             return self._script.popleft()
         if self._thinking:
@@ -100,11 +100,11 @@ class Sampler:
             return tokenizer.EOS
         return self._word(chance, previous)
 
-    def _word(self, chance: int, previous: int | None) -> int:
+    def _word(self, chance: int, previous: int) -> int:
         if (chance >> 20) % 10_000 < self.knobs.drift_percent * 100:
             return ord("a") + chance % 26  # a letter as a byte: its text encodes to another token
         syllable = (chance >> 8) % len(_SYLLABLES)
-        if previous is None or tokenizer.PIECES[previous].endswith(b"\n"):
+        if tokenizer.PIECES[previous] == b"\n":
             return _FIRST[syllable]
         if previous in _OPEN_ENDED:
             kind = (chance >> 32) % 16

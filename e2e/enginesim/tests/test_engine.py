@@ -1,0 +1,134 @@
+"""The engine core in this process: the model's reply, the queue, preemption, the end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from e2e.enginesim import Config, EngineSim, Knobs, ManualClock, Transfer
+from e2e.enginesim.speed import PRESETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONFIG = Config("m", host="127.0.0.1", port=0, block_size=16, max_model_len=2048, knobs=Knobs(kv_tokens=4096))
+PROMPT = [300 + i % 90 for i in range(200)]
+
+
+class Client:
+    def __init__(self, engine: EngineSim, session: aiohttp.ClientSession) -> None:
+        self.engine, self.session = engine, session
+
+    async def complete(self, prompt: list[int], max_tokens: int, **more: Any) -> list[int]:
+        body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "return_token_ids": True, **more}
+        async with self.session.post(self.engine.url + "/v1/completions", json=body) as response:
+            answer = await response.json()
+            assert response.status == 200, answer
+        tokens: list[int] = answer["choices"][0]["token_ids"]
+        return tokens
+
+
+@pytest.fixture
+async def stack() -> Any:
+    async with AsyncExitStack() as open_:
+        yield open_
+
+
+async def start(stack: AsyncExitStack, config: Config = CONFIG, clock: ManualClock | None = None) -> Client:
+    engine = await stack.enter_async_context(EngineSim(config, clock=clock or ManualClock(), plugin=None))
+    return Client(engine, await stack.enter_async_context(aiohttp.ClientSession()))
+
+
+async def test_a_reply_goes_on_where_it_was_cut_and_depends_on_every_token(stack: AsyncExitStack) -> None:
+    client = await start(stack)
+    whole = await client.complete(PROMPT, 40)
+    assert await client.complete(PROMPT + whole[:15], 25) == whole[15:]
+    assert await client.complete([PROMPT[0] + 1, *PROMPT[1:]], 40) != whole
+
+
+async def test_engines_of_one_seed_agree_and_models_and_seeds_differ(stack: AsyncExitStack) -> None:
+    replies = [
+        await (await start(stack, config)).complete(PROMPT, 20)
+        for config in (CONFIG, CONFIG, replace(CONFIG, model="other"), replace(CONFIG, knobs=Knobs(seed=1)))
+    ]
+    assert replies[0] == replies[1]
+    assert len({tuple(r) for r in replies}) == 3
+
+
+async def test_preempted_requests_answer_as_if_nothing_had_happened(stack: AsyncExitStack) -> None:
+    client = await start(stack)
+    prompts = [[p + i for p in PROMPT] for i in range(4)]
+    alone = [await client.complete(p, 1200) for p in prompts]
+    together = await asyncio.gather(*(client.complete(p, 1200) for p in prompts))
+    assert together == alone
+    async with client.session.get(client.engine.url + "/metrics") as response:
+        preempted = [line for line in (await response.text()).splitlines() if "num_preemptions_total{" in line]
+    assert float(preempted[0].split()[-1]) > 0
+    assert client.engine.frontend.engine.pool.used == 0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let other tasks run until a condition holds."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - the clock stands still, there is no event to wait for
+            await asyncio.sleep(0.001)
+
+
+SLOW = replace(CONFIG, knobs=Knobs(speed=PRESETS["qwen3-32b"], kv_tokens=4096))
+
+
+async def test_requests_beyond_max_num_seqs_wait_their_turn(stack: AsyncExitStack) -> None:
+    clock = ManualClock()
+    client = await start(stack, replace(SLOW, max_num_seqs=1), clock)
+    core = client.engine.frontend.engine
+    tasks = [asyncio.create_task(client.complete(PROMPT, 1)) for _ in range(2)]
+    await until(lambda: core.load == 2 and clock.pending == 1)
+    clock.advance(1)
+    await until(lambda: core.load == 1 and clock.pending == 1)
+    clock.advance(1)
+    assert len(await asyncio.gather(*tasks)) == 2
+
+
+async def test_time_passes_as_the_speed_model_says(stack: AsyncExitStack) -> None:
+    clock, speed = ManualClock(), SLOW.knobs.speed
+    client = await start(stack, SLOW, clock)
+    began = clock.now()
+    task = asyncio.create_task(client.complete(PROMPT, 3))
+    for seconds in (speed.prefill(200, 0), speed.decode(1), speed.decode(1)):
+        await until(lambda: clock.pending == 1)
+        clock.advance(seconds - 1e-6)
+        assert clock.pending == 1
+        clock.advance(1e-6)
+    assert len(await task) == 3
+    assert clock.now() - began == pytest.approx(speed.prefill(200, 0) + speed.decode(2))
+
+
+def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="ENGINESIM_KV_TOKENS"):
+        replace(CONFIG, max_model_len=100_000)
+
+
+async def test_an_engine_without_a_connector_ignores_parameters(stack: AsyncExitStack) -> None:
+    client = await start(stack)
+    assert await client.complete(PROMPT, 4, kv_transfer_params={"do_remote_decode": True})
+
+
+async def test_side_channels_work_over_ipv6(stack: AsyncExitStack) -> None:
+    config = replace(
+        CONFIG, host="::1", transfer=Transfer(bidirectional_kv_xfer=True), side_channel_host="::1", side_channel_port=0
+    )
+    p, d = await start(stack, config), await start(stack, replace(config, block_size=16))
+    async with p.session.post(
+        p.engine.url + "/v1/completions",
+        json={"prompt": PROMPT, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}},
+    ) as response:
+        handle = (await response.json())["kv_transfer_params"]
+    assert handle["remote_host"] == "::1"
+    assert await d.complete(PROMPT, 12, kv_transfer_params=handle) == await p.complete(PROMPT, 12)
+    async with d.session.get(d.engine.url + "/metrics") as response:
+        assert 'source="external_kv_transfer"} 200.0' in await response.text()
