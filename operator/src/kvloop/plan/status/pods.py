@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from kvloop.api.labels import Reason, Role
 from kvloop.plan.observed import Container, Pod
-from kvloop.plan.status.problem import Problem, brief, names
+from kvloop.plan.status.problem import Problem, brief, names, worst_of
 from kvloop.plan.status.view import View
 
 CRASHES: Final = 3
@@ -33,6 +34,7 @@ _FORBIDDEN: Final = re.compile(r"unauthorized|denied|forbidden|authentication|no
 _NOT_STARTED: Final = frozenset(
     {"CreateContainerError", "CreateContainerConfigError", "RunContainerError", "StartError"}
 )
+_LOOP: Final = "CrashLoopBackOff"
 _REFUSED_BY_KUBELET: Final = re.compile(r"Admission|^OutOf|^Node(Affinity|Ports)")
 
 
@@ -42,16 +44,17 @@ def _containers(view: View) -> Iterator[tuple[Pod, Container]]:
 
 def image_pull_failed(view: View) -> Problem | None:
     """An image cannot be pulled."""
-    for pod, container in _containers(view):
-        if container.waiting in _PULLING:
-            # While the kubelet backs off it puts words of its own before the cause, or gives none.
-            cause = re.sub(r"^Back-off pulling image \S+?(: ErrImagePull: |$)", "", container.message)
-            passing = _PASSING.search(f"{container.waiting} {cause}")
-            remedy = "It is tried again." if passing else _image_remedy(pod, cause)
-            because = f" ({brief(cause)})" if cause else ""
-            message = f'{pod.name} cannot pull image "{container.image}"{because}. {remedy}'
-            return Problem(Reason.IMAGE_PULL_FAILED, message, stalls=not passing)
-    return None
+    return worst_of(_pull(pod, each) for pod, each in _containers(view) if each.waiting in _PULLING)
+
+
+def _pull(pod: Pod, container: Container) -> Problem:
+    # While the kubelet backs off it puts words of its own before the cause, or gives none.
+    cause = re.sub(r"^Back-off pulling image \S+?(: ErrImagePull: |$)", "", container.message)
+    passing = _PASSING.search(f"{container.waiting} {cause}")
+    remedy = "It is tried again." if passing else _image_remedy(pod, cause)
+    because = f" ({brief(cause)})" if cause else ""
+    message = f'{pod.name} cannot pull image "{container.image}"{because}. {remedy}'
+    return Problem(Reason.IMAGE_PULL_FAILED, message, stalls=not passing)
 
 
 def _image_remedy(pod: Pod, cause: str) -> str:
@@ -62,13 +65,12 @@ def _image_remedy(pod: Pod, cause: str) -> str:
 
 def crashed(view: View) -> Problem | None:
     """A container ended, and is started again and again."""
-    for pod, container in _containers(view):
-        if (problem := _crash(pod, container)) is not None:
-            looping = container.waiting == "CrashLoopBackOff" and container.restarts + 1 >= CRASHES
-            # Between two crashes it looks alive; it has recovered when it is ready.
-            stalls = problem.stalls or looping or view.was_stalled_by(problem.reason)
-            return Problem(problem.reason, problem.message, stalls=stalls)
-    return None
+    return worst_of(
+        # Between two crashes it looks alive; it has recovered when it is ready.
+        replace(problem, stalls=problem.stalls or view.was_stalled_by(problem.reason))
+        for pod, container in _containers(view)
+        if (problem := _crash(pod, container)) is not None
+    )
 
 
 def _crash(pod: Pod, container: Container) -> Problem | None:
@@ -76,19 +78,20 @@ def _crash(pod: Pod, container: Container) -> Problem | None:
     reason = Reason.ENGINE_CRASHED if engine else Reason.ROUTER_CRASHED
     who = f"{pod.name}: container {container.name}"
     if container.waiting in _NOT_STARTED:
-        return Problem(
-            reason, f"{who} cannot be started ({brief(container.message or container.waiting)}).", stalls=True
-        )
+        cause = container.message or container.waiting
+        return Problem(reason, f"{who} cannot be started ({brief(cause)}).", stalls=not _PASSING.search(cause))
     ended = container.exit_code is not None and not container.started
-    if not ended or (container.exit_code == 0 and container.waiting != "CrashLoopBackOff"):
+    if not ended or (container.exit_code == 0 and container.waiting != _LOOP):
         return None
+    looping = container.waiting == _LOOP and container.restarts + 1 >= CRASHES
     times = f"restarted {container.restarts} time{'s' if container.restarts != 1 else ''}"
     if container.terminated == "OOMKilled":
         field = f"spec.{pod.component}.resources" if engine else "spec.router.resources"
         message = f"{who} ran out of memory, {times}. Raise limits.memory in {field}."
-        return Problem(Reason.ENGINE_OUT_OF_MEMORY if engine else reason, message)
+        return Problem(Reason.ENGINE_OUT_OF_MEMORY if engine else reason, message, stalls=looping)
     logs = f"kubectl logs {pod.name} --container {container.name} --previous"
-    return Problem(reason, f"{who} ended with exit code {container.exit_code}, {times}. See {logs}.")
+    message = f"{who} ended with exit code {container.exit_code}, {times}. See {logs}."
+    return Problem(reason, message, stalls=looping)
 
 
 def ended(view: View) -> Problem | None:

@@ -1,6 +1,6 @@
 """One thing that is not as it should be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvloop.api.labels import Reason
@@ -14,6 +14,12 @@ class Problem:
     reason: Reason
     message: str
     stalls: bool = False
+
+
+def worst_of(found: Iterable[Problem]) -> Problem | None:
+    """The first that needs somebody, or else the first."""
+    problems = list(found)
+    return next((problem for problem in problems if problem.stalls), problems[0] if problems else None)
 
 
 def names(pods: Sequence[Pod], most: int = 3) -> str:

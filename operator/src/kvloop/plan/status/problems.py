@@ -5,7 +5,7 @@ from typing import Final
 
 from kvloop.api.labels import Reason
 from kvloop.plan.status import capacity, objects, pods
-from kvloop.plan.status.problem import Problem, names
+from kvloop.plan.status.problem import Problem, names, worst_of
 from kvloop.plan.status.view import View
 
 Policy = Callable[[View], Problem | None]
@@ -15,8 +15,7 @@ def worst(view: View) -> Problem | None:
     """The problem to tell of, None if the resource is as it should be."""
     if view.deleting:
         return Problem(Reason.DELETING, "The resource is being deleted, and its children with it.")
-    found = [problem for policy in POLICIES if (problem := policy(view)) is not None]
-    return next((problem for problem in found if problem.stalls), found[0] if found else None)
+    return worst_of(problem for policy in POLICIES if (problem := policy(view)) is not None)
 
 
 def _paused(view: View) -> Problem | None:
@@ -52,7 +51,8 @@ def _router_not_ready(view: View) -> Problem | None:
             workload = view.observed.workload(ref.kind, ref.name)
             if workload is None or not workload.updated == workload.ready == workload.pods == wanted:
                 ready = workload.ready if workload else 0
-                message = f"{ready} of {wanted} pods of Deployment {ref.name} are ready."
+                counts = f"{ready} of {wanted} pods of Deployment {ref.name} are ready."
+                message = counts if ready < wanted else f"Deployment {ref.name} replaces pods."
                 return Problem(Reason.ROUTER_NOT_READY, message)
     return None
 
