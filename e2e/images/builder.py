@@ -84,7 +84,10 @@ def build(names: Iterable[str] = Name, out: Path | None = None) -> dict[str, Ima
         digest = hashlib.sha256("".join(references.values()).encode()).hexdigest()
         archive = out / f"kvloop-{digest[:12]}.tar"
         released = {f"docker.io/kvloop/{name}:{version}": image for name, image in images.items()}
-        oci.write_archive(released | {references[name]: image for name, image in images.items()}, archive)
+        if archive.exists():
+            archive.touch()  # in use again
+        else:
+            oci.write_archive(released | {references[name]: image for name, image in images.items()}, archive)
         sizes = {name: sum(layer.size for layer in image.layers) for name, image in images.items()}
     for old in sorted(out.glob("kvloop-*.tar"), key=lambda path: path.stat().st_mtime)[:-_KEPT_ARCHIVES]:
         old.unlink(missing_ok=True)
