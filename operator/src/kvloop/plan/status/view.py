@@ -35,11 +35,6 @@ class Fleet:
         """Pods of the newest template."""
         return tuple(pod for pod in self.pods if pod.template == self.template)
 
-    @property
-    def complete(self) -> bool:
-        """As many as wanted, all of the newest template and ready."""
-        return len(self.pods) == len(self.updated) == len(self.ready) == self.wanted
-
 
 @dataclass(frozen=True)
 class View:
