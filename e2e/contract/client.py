@@ -34,7 +34,7 @@ class Answer:
         found = self.body.get("kv_transfer_params")
         for event in self.events:
             if isinstance(event, dict):
-                found = event.get("kv_transfer_params") or found
+                found = event.get("kv_transfer_params") or event.get("response", {}).get("kv_transfer_params") or found
         return found
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
-from e2e.enginesim.api import chat, common, completions, utility
+from e2e.enginesim.api import chat, common, completions, messages, responses, utility
 from e2e.enginesim.clock import Clock, RealClock, pause
 from e2e.enginesim.frontend import Frontend, installed_plugin
 from e2e.enginesim.sidechannel import TransferError
@@ -47,6 +47,9 @@ def application(frontend: Frontend) -> web.Application:
         [
             web.post("/v1/chat/completions", chat.handle),
             web.post("/v1/completions", completions.handle),
+            web.post("/v1/messages", messages.handle),
+            web.post("/v1/messages/count_tokens", messages.count_tokens),
+            web.post("/v1/responses", responses.handle),
             web.get("/v1/models", utility.models),
             web.post("/tokenize", utility.tokenize),
             web.post("/detokenize", utility.detokenize),

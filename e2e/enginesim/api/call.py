@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,20 +31,25 @@ class Collected:
 
 
 class Call(ABC):
-    """Chat and completions differ in `chunk_object` and in how an output becomes a choice."""
+    """Dialects differ in the kind of their chunks and ids, and in what they make of an output."""
 
     chunk_object = ""
     requests: list[Request]
 
-    def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any], prefix: str) -> None:
+    id_prefix = ""
+
+    def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any]) -> None:
         self.frontend, self.body = frontend, body
         self.model, self.lora = common.check_model(frontend, body)
-        self.id = common.response_id(http, prefix)
+        self.id = self.new_id(http)
         self.created = common.now()
         self.params = field_of(body, "kv_transfer_params", dict)
         self.return_ids = field_of(body, "return_token_ids", bool, default=False)
         self.count = 0
         self.handle: dict[str, Any] | None = None
+
+    def new_id(self, http: web.Request) -> str:
+        return f"{self.id_prefix}-{http.headers.get('X-Request-Id') or uuid.uuid4().hex[:16]}"
 
     def first_chunks(self) -> list[dict[str, Any]]:
         """Chunks to send before the first token."""

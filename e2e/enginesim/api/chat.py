@@ -43,9 +43,10 @@ def prompt_of(body: dict[str, Any]) -> list[int]:
 
 class ChatCall(Call):
     chunk_object = "chat.completion.chunk"
+    id_prefix = "chatcmpl"
 
     def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any]) -> None:
-        super().__init__(frontend, http, body, "chatcmpl")
+        super().__init__(frontend, http, body)
         self.style, self.form, self.tool_name = self._reply_kind()
         prompt = prompt_of(body)
         replaced = (self.params or {}).get("prompt_token_ids")
@@ -157,6 +158,10 @@ class ChatCall(Call):
         last = self.body["messages"][-1] if self.body.get("messages") else {}
         text = template.text_of(last) if last.get("role") == "user" else ""
         return [t for t in tools if str(t.get("name")) in text]
+
+    def parts(self, index: int) -> Delta:
+        """All parts of a choice's message, once it is complete."""
+        return self._parts[index]
 
     def _parse(self, output: Output) -> Delta:
         return self.parsers[output.index].push(output.text, final=output.finish_reason is not None)

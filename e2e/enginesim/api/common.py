@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +60,6 @@ def field_of(body: dict[str, Any], name: str, kind: type | tuple[type, ...], def
         wanted = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
         raise ApiError(400, f"1 validation error:\n  Input should be a valid {wanted}", "Bad Request", f"body.{name}")
     return value
-
-
-def response_id(http: web.Request, prefix: str) -> str:
-    return f"{prefix}-{http.headers.get('X-Request-Id') or uuid.uuid4().hex[:16]}"
 
 
 def check_model(frontend: Frontend, body: dict[str, Any]) -> tuple[str, str]:

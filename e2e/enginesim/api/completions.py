@@ -29,9 +29,10 @@ async def handle(http: web.Request) -> web.StreamResponse:
 
 class CompletionCall(Call):
     chunk_object = "text_completion"
+    id_prefix = "cmpl"
 
     def __init__(self, frontend: Frontend, http: web.Request, body: dict[str, Any]) -> None:
-        super().__init__(frontend, http, body, "cmpl")
+        super().__init__(frontend, http, body)
         self.echo = field_of(body, "echo", bool, default=False)
         limit = field_of(body, "max_tokens", int, 16)
         self.prompts = _prompts(body.get("prompt"))
