@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.contract.client import Client
 from e2e.contract.dialects import ASK, DIALECTS, MORE, Dialect, Talk
 from e2e.contract.engines import Engines, Setup
+
+if TYPE_CHECKING:
+    from e2e.contract.client import Client
 
 ALL = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 OF_MESSAGES = {name: dialect for name, dialect in DIALECTS.items() if dialect.tools}
