@@ -272,6 +272,18 @@ def test_a_silent_router_takes_nothing_back(healthy: Build) -> None:
     assert world.report() == known
 
 
+def test_without_a_router_nothing_is_verified(healthy: Build) -> None:
+    world = healthy()
+    world.facts["reuse"] = summary(GOOD)
+    world.wait(100)
+    world.report()
+    world.wait(100)
+    world.facts["reuse"] = None
+    world.change("chat-router-abc-0", ready=False)
+    world.report()
+    assert world.condition("KVTransferVerified")["reason"] == Reason.NO_TRAFFIC
+
+
 def test_an_edit_does_not_age_what_was_verified(healthy: Build) -> None:
     world = healthy()
     world.wait(100)

@@ -88,7 +88,7 @@ def _kv_transfer_verified(view: View) -> StatusCondition:
     found = verdict(view.cr.spec, view.observed.reuse)
     before = next((each for each in view.previous.conditions if each.type == Condition.KV_TRANSFER_VERIFIED), None)
     switched = before is not None and Reason.DISABLED in {before.reason, found.reason}
-    unheard = view.observed.reuse is None and found.reason is Reason.NO_TRAFFIC
+    unheard = view.observed.reuse is None and any(pod.ready for pod in view.routers)
     if before and not switched and (unheard or not reuse.is_due(view.previous, view.observed.now)):
         return before.model_copy(update={"observed_generation": view.cr.metadata.generation})
     return _condition(view, Condition.KV_TRANSFER_VERIFIED, found.status, found.reason, found.message)

@@ -11,6 +11,14 @@ from kvloop.plan.status.view import View
 _PASSING: Final = re.compile(r"failed calling webhook|exceeded quota|being terminated|timeout|timed out", re.IGNORECASE)
 """Refusals that pass by themselves, or when somebody else frees what they have."""
 
+_REMEDIES: Final = {
+    "is invalid": "Correct podTemplate.",
+    "exceeded quota": "Raise the quota, or ask for less.",
+    "failed calling webhook": "It is tried again.",
+    "serviceaccount": "Create the ServiceAccount, or correct spec.engine.serviceAccountName.",
+}
+"""What to do, by words of the API server."""
+
 _KINDS: Final = {"Secret": Reason.SECRET_NOT_FOUND, "ConfigMap": Reason.CONFIG_MAP_NOT_FOUND}
 
 
@@ -28,12 +36,14 @@ def pods_refused(view: View) -> Problem | None:
     for ref in view.children:
         workload = view.observed.workload(ref.kind, ref.name)
         if workload and workload.create_failure and workload.pods < workload.replicas:
-            invalid = "is invalid" in workload.create_failure
+            failure = workload.create_failure
+            remedy = next(
+                (remedy for words, remedy in _REMEDIES.items() if words in failure), "Change the policy or the spec."
+            )
             return Problem(
-                Reason.INVALID_POD_TEMPLATE if invalid else Reason.ADMISSION_REFUSED,
-                f"{ref.kind} {ref.name} cannot make its pods: {brief(workload.create_failure)}. "
-                + ("Correct podTemplate." if invalid else "Meet the policy or quota, or have it changed."),
-                stalls=not _PASSING.search(workload.create_failure),
+                Reason.INVALID_POD_TEMPLATE if "is invalid" in failure else Reason.ADMISSION_REFUSED,
+                f"{ref.kind} {ref.name} cannot make its pods: {brief(failure)}. {remedy}",
+                stalls=not _PASSING.search(failure),
             )
     return None
 

@@ -25,11 +25,11 @@ _PULLING: Final = frozenset(
     }
 )
 _PASSING: Final = re.compile(
-    r"time(d )?out|deadline exceeded|connection (refused|reset)|TLS handshake|no such host|temporary failure|\bEOF\b"
-    r"|too ?many ?requests|QPS exceeded|unreachable|\b5\d\d\b|RegistryUnavailable",
+    r"time(d )?out|deadline exceeded|connection (refused|reset)|TLS handshake|temporary failure|\bEOF\b|unreachable"
+    r"|too ?many ?requests|QPS exceeded|internal server error|bad gateway|service unavailable|RegistryUnavailable",
     re.IGNORECASE,
 )
-"""Causes of a failed pull that pass by themselves."""
+"""Causes of a failed pull or start that pass by themselves."""
 _FORBIDDEN: Final = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
 _NOT_STARTED: Final = frozenset(
     {"CreateContainerError", "CreateContainerConfigError", "RunContainerError", "StartError"}
