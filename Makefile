@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-down test test-pure lint generate verify bench images clean
+.PHONY: help venv cluster demo demo-down test test-pure lint generate verify bench images clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,18 +25,21 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(PYTHON) --editable '.[dev]'
 	@touch $@
 
-demo: venv  ## From nothing to a conversation whose KV returns to prefill, on a real Kubernetes
+demo: venv cluster  ## From nothing to a conversation whose KV returns to prefill, on a real Kubernetes
 	@$(PYTHON) -m e2e.demo up
 
 demo-down: venv  ## Remove all that the demo made
 	@$(PYTHON) -m e2e.demo down
 
-test: lint verify  ## Every check and test; TESTS="-k name" or a path narrows it
+test: lint verify cluster  ## Every check and test; TESTS="-k name" or a path narrows it
 	@echo "==> tests"
 	@$(BIN)/pytest -p e2e.tiers $(TESTS)
 
 test-pure: venv  ## Only the tests that need no cluster
 	@$(BIN)/pytest -p e2e.tiers operator/tests $(TESTS)
+
+cluster: venv  ## Build Kubernetes from its Go modules, once per version
+	@$(PYTHON) -m e2e.cluster build --profile node
 
 lint: venv  ## Format, style, types, import directions
 	@echo "==> lint"
@@ -47,12 +50,13 @@ lint: venv  ## Format, style, types, import directions
 
 generate: venv  ## Write the CRD, the reference, the plain install and the golden files from their sources
 	@$(PYTHON) -m kvloop.api.generate
-	@$(PYTHON) -m e2e.generate
+	@$(PYTHON) manifests/generate.py
+	@$(BIN)/pytest --quiet operator/tests/plan/test_goldens.py --update-goldens
 
 verify: venv  ## Fail if anything generated is out of date
 	@echo "==> verify"
 	@$(PYTHON) -m kvloop.api.generate --check
-	@$(PYTHON) -m e2e.generate --check
+	@$(PYTHON) manifests/generate.py --check
 
 images: venv  ## Build the container images without a Docker engine
 	@$(PYTHON) -m e2e.images build
