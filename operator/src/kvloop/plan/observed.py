@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvloop.api.contract import ReuseSummary
-from kvloop.api.labels import Reason
+from kvloop.api.labels import Reason, Role
 
 
 @dataclass(frozen=True, order=True)
@@ -102,6 +102,11 @@ class Pod:
     reason: str = ""
     message: str = ""
     containers: tuple[Container, ...] = ()
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether it is one of the two roles' pods."""
+        return self.component in set(Role)
 
     @property
     def ordinal(self) -> int:

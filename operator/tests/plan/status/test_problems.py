@@ -322,6 +322,8 @@ def test_too_many_pods(healthy: Build) -> None:
     world = healthy()
     world.engine(Role.PREFILL, 2, ready=True)
     assert told(world) == (Reason.PODS_PENDING, False, "3 of 2 prefill pods are there.")
+    world.change("chat-prefill-2", template="older")
+    assert told(world)[0] == Reason.PODS_PENDING
 
 
 def test_router_rollout(healthy: Build) -> None:

@@ -85,11 +85,10 @@ def _rollout(view: View, counts: Status) -> RolloutStatus:
     now, revision = to_rfc3339(view.observed.now), view.desired.revision
     before = view.previous.rollout or RolloutStatus()
     edited = before.revision != revision or view.previous.observed_generation != view.cr.metadata.generation
-    outdated = any(len(fleet.updated) < len(fleet.pods) for fleet in view.fleets.values())
     moved = any(getattr(view.previous, part) != getattr(counts, part) for part in ("prefill", "decode", "router"))
     return RolloutStatus(
         revision=revision,
-        started_at=now if before.revision != revision or (edited and outdated) else before.started_at,
+        started_at=now if before.revision != revision or (edited and view.outdated) else before.started_at,
         last_progress_at=now if edited or moved else before.last_progress_at,
         message=view.desired.rollout.message,
     )

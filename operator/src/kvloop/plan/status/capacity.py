@@ -24,8 +24,8 @@ def unschedulable(view: View) -> Problem | None:
     pod = next((pod for pod in view.waiting_for if pod.unschedulable), None)
     if pod is None:
         return None
-    engine = pod.component in view.fleets
-    return _no_volume(pod) or (_no_efa(view, pod) or _zones_split(view, pod) if engine else None) or _no_room(view, pod)
+    of_engine = _no_efa(view, pod) or _zones_split(view, pod) if pod.is_engine else None
+    return _no_volume(pod) or of_engine or _no_room(view, pod)
 
 
 def _no_volume(pod: Pod) -> Problem | None:
@@ -82,7 +82,7 @@ def _zones_split(view: View, pod: Pod) -> Problem | None:
 
 
 def _no_room(view: View, pod: Pod) -> Problem:
-    known = _most_accelerators(view, Role(pod.component)) if pod.component in view.fleets else ""
+    known = _most_accelerators(view, Role(pod.component)) if pod.is_engine else ""
     return Problem(
         Reason.INSUFFICIENT_CAPACITY,
         f"{_said(pod)}.{known} Add nodes that fit, correct spec.placement, or ask for less.",

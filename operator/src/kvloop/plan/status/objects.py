@@ -50,7 +50,8 @@ def pods_refused(view: View) -> Problem | None:
 
 def reference_missing(view: View) -> Problem | None:
     """A pod waits for a Secret or ConfigMap."""
-    if not any(pod for pod in view.waiting_for if not any(each.running for each in pod.containers)):
+    waits = any(not any(each.running for each in pod.containers) for pod in view.waiting_for)
+    if not waits or not view.observed.missing:
         return None
     named = {text for child in view.children.values() for text in _texts(child)}
     for missing in sorted(view.observed.missing, key=lambda each: (each.kind, each.name, each.key)):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kvloop.api.labels import Reason, Role
+from kvloop.api.labels import Reason
 from kvloop.plan.observed import Container, Pod
 from kvloop.plan.status.problem import Problem, brief, names, worst_of
 from kvloop.plan.status.view import View
@@ -60,7 +60,7 @@ def _pull(pod: Pod, container: Container) -> Problem:
 def _image_remedy(pod: Pod, cause: str) -> str:
     if _FORBIDDEN.search(cause):
         return "Give credentials in spec.engine.imagePullSecrets."
-    return f"Correct {'spec.engine.image' if pod.component in set(Role) else 'the image'}, or push it."
+    return f"Correct {'spec.engine.image' if pod.is_engine else 'the image'}, or push it."
 
 
 def crashed(view: View) -> Problem | None:
@@ -74,8 +74,7 @@ def crashed(view: View) -> Problem | None:
 
 
 def _crash(pod: Pod, container: Container) -> Problem | None:
-    engine = pod.component in set(Role)
-    reason = Reason.ENGINE_CRASHED if engine else Reason.ROUTER_CRASHED
+    reason = Reason.ENGINE_CRASHED if pod.is_engine else Reason.ROUTER_CRASHED
     who = f"{pod.name}: container {container.name}"
     if container.waiting in _NOT_STARTED:
         cause = container.message or container.waiting
@@ -86,9 +85,9 @@ def _crash(pod: Pod, container: Container) -> Problem | None:
     looping = container.waiting == _LOOP and container.restarts + 1 >= CRASHES
     times = f"restarted {container.restarts} time{'s' if container.restarts != 1 else ''}"
     if container.terminated == "OOMKilled":
-        field = f"spec.{pod.component}.resources" if engine else "spec.router.resources"
+        field = f"spec.{pod.component if pod.is_engine else 'router'}.resources"
         message = f"{who} ran out of memory, {times}. Raise limits.memory in {field}."
-        return Problem(Reason.ENGINE_OUT_OF_MEMORY if engine else reason, message, stalls=looping)
+        return Problem(Reason.ENGINE_OUT_OF_MEMORY if pod.is_engine else reason, message, stalls=looping)
     logs = f"kubectl logs {pod.name} --container {container.name} --previous"
     message = f"{who} ended with exit code {container.exit_code}, {times}. See {logs}."
     return Problem(reason, message, stalls=looping)
@@ -106,7 +105,7 @@ def ended(view: View) -> Problem | None:
 
 def loading(view: View) -> Problem | None:
     """Engines that run and have not been ready yet."""
-    engines = [pod for pod in view.waiting_for if pod.component in set(Role) and _runs(pod) and not _started(pod)]
+    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod) and not _started(pod)]
     if not engines:
         return None
     return Problem(Reason.MODEL_LOADING, f"Loading the model: {names(engines)}.")
@@ -114,7 +113,7 @@ def loading(view: View) -> Problem | None:
 
 def not_ready(view: View) -> Problem | None:
     """Engines that have started, but do not pass their readiness probe."""
-    engines = [pod for pod in view.waiting_for if pod.component in set(Role) and _started(pod)]
+    engines = [pod for pod in view.waiting_for if pod.is_engine and _started(pod)]
     if not engines:
         return None
     message = f"Started, but failing the readiness probe: {names(engines)}. See kubectl describe pod {engines[0].name}."

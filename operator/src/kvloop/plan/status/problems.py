@@ -19,22 +19,18 @@ def worst(view: View) -> Problem | None:
 
 
 def _paused(view: View) -> Problem | None:
-    if not view.cr.spec.rollout.paused or not any(_outdated(view)):
+    if not view.cr.spec.rollout.paused or not view.outdated:
         return None
     return Problem(Reason.PAUSED, f"{view.desired.rollout.message}. Set spec.rollout.paused: false to go on.")
 
 
 def _rolling_out(view: View) -> Problem | None:
-    return Problem(Reason.ROLLING_OUT, f"{view.desired.rollout.message}.") if any(_outdated(view)) else None
-
-
-def _outdated(view: View) -> list[bool]:
-    return [len(fleet.updated) < len(fleet.pods) for fleet in view.fleets.values()]
+    return Problem(Reason.ROLLING_OUT, f"{view.desired.rollout.message}.") if view.outdated else None
 
 
 def _pods_pending(view: View) -> Problem | None:
     """Pods that are not there, do not run yet, or are too many."""
-    pending = [pod for pod in view.waiting_for if pod.component in view.fleets]
+    pending = [pod for pod in view.waiting_for if pod.is_engine]
     if pending:
         return Problem(Reason.PODS_PENDING, f"Waiting for {names(pending)} to start.")
     for role, fleet in view.fleets.items():

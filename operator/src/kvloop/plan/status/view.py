@@ -67,16 +67,23 @@ class View:
 
     def _fleet(self, role: Role) -> Fleet:
         spec, name = role_spec(self.cr.spec, role), names.role(self.name, role)
-        workload, planned = (
-            self.observed.workload("StatefulSet", name),
-            self.children.get(ChildRef("StatefulSet", name)),
-        )
+        workload = self.observed.workload("StatefulSet", name)
+        planned = self.children.get(ChildRef("StatefulSet", name))
         return Fleet(
             role=role,
             spec=spec,
             wanted=spec.replicas if spec.replicas is not None else workload.replicas if workload else 1,
             template=planned["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH] if planned else "",
             pods=self.observed.pods_of(role),
+        )
+
+    @property
+    def outdated(self) -> bool:
+        """Whether there are engines of older templates that stay, until it is their turn."""
+        return any(
+            pod.template != fleet.template and pod.ordinal < fleet.wanted
+            for fleet in self.fleets.values()
+            for pod in fleet.pods
         )
 
     @property
