@@ -54,7 +54,7 @@ class FakeEngine:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01)
         self._serial = itertools.count()
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -184,14 +184,14 @@ def drop(after: bytes = b"") -> Behaviour:
     return behave
 
 
-def stream(*pieces: bytes, until: asyncio.Event | None = None) -> Behaviour:
-    """Send these pieces as they are; before the last one, wait for `until`."""
+def stream(*pieces: bytes, until: asyncio.Event | None = None, at: int = -1) -> Behaviour:
+    """Send these pieces as they are; before piece number `at` (the last one by default), wait for `until`."""
 
     async def behave(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        for i, piece in enumerate(pieces, 1):
-            if i == len(pieces) and until is not None:
+        for i, piece in enumerate(pieces):
+            if until is not None and i == at % len(pieces):
                 await until.wait()
             await response.write(piece)
         return response

@@ -77,11 +77,11 @@ class _Stream:
     def _pass_on(self, data: bytes) -> None:
         """Called for every read: the path of each token."""
         data = self._scanner.feed(data)
+        if data and self._exchange.outcome.first_byte_seconds is None:
+            self._exchange.outcome.first_byte_seconds = self._exchange.elapsed
         if self._scanner.handle is not None:
             self._tail += data
         elif data:
-            if self._exchange.outcome.first_byte_seconds is None:
-                self._exchange.outcome.first_byte_seconds = self._exchange.elapsed
             self._reply.write(data)
 
 
