@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from kvloop.controller.scrape import Scraper
 from kvloop.controller.settings import UNREADY_RECHECK_SECONDS, WARNINGS_AFTER_SECONDS
 from kvloop.controller.warnings import Warnings
 from kvloop.kube.client import KubeClient
-from kvloop.kube.errors import ConflictError, NotFoundError, UnavailableError
+from kvloop.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.desired import Desired, plan
 from kvloop.plan.events import transitions
@@ -44,6 +44,7 @@ class Reconciler:
     metrics: Metrics
     config: PlanConfig
     clock: Callable[[], float] = time.time
+    undeclared: set[tuple[str, ...]] = field(default_factory=set)
 
     async def __call__(self, key: Key) -> None:
         """Make a pass. No failure of one resource gets out: it is logged, counted, and tried again with backoff."""
@@ -130,15 +131,41 @@ class Reconciler:
     ) -> bool:
         """Write the status if it differs from what is there, and post what changed; whether the resource is ready."""
         previous = entry.to_status()
-        wanted = status(cr, self._observe(key, failures), desired, previous)
+        wanted = self._declared(status(cr, self._observe(key, failures), desired, previous))
         if Status.model_validate(wanted) != Status.model_validate(previous):
             try:
-                answer = await self.kube.apply_status(_with_status(key, entry.uid, wanted))
+                answer = await self._write(key, entry.uid, wanted)
             except (NotFoundError, ConflictError):
                 return True  # gone, or another one by now: an event tells
             self.cache.see(answer)
             await self.poster.post(key, entry.uid, transitions(previous, wanted))
         return any(each["type"] == Condition.READY and each["status"] == "True" for each in wanted["conditions"])
+
+    async def _write(self, key: Key, uid: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Apply the status; a field that an older CRD does not declare is left out from then on."""
+        while True:
+            try:
+                return await self.kube.apply_status(_with_status(key, uid, wanted))
+            except InvalidError as error:
+                path = tuple(error.path.split(".")[1:])
+                if not path or path in self.undeclared:
+                    raise
+                self.undeclared.add(path)
+                log.warning("the installed CRD is older than this operator: it has no %s", error.path, extra=key.extra)
+                wanted = self._declared(wanted)
+
+    def _declared(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        for path in self.undeclared:
+            wanted = _without(wanted, path)
+        return wanted
+
+
+def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """The same without the field at `path`."""
+    first, *rest = path
+    if rest and isinstance(tree.get(first), dict):
+        return tree | {first: _without(tree[first], tuple(rest))}
+    return {name: value for name, value in tree.items() if name != first}
 
 
 def _with_status(key: Key, uid: str, wanted: dict[str, Any]) -> dict[str, Any]:
