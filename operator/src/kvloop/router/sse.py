@@ -82,7 +82,7 @@ class Scanner:
         if not changed:
             return event  # the words stand in the text itself
         if handle is not None and _is_empty(body):
-            return b"".join(line for line in lines if line.startswith(b":"))
+            return b"".join(line for line in lines[:-1] if line.startswith(b":") or not line.strip())
         end = fields[-1][len(fields[-1].rstrip(b"\r\n")) :]
         data = b"data: " + orjson.dumps(body) + end
         return b"".join(
