@@ -127,14 +127,15 @@ async def test_a_handle_is_used_once(engines: Engines, client: Client) -> None:
     assert await client.metric(engines.decode[0], "vllm:nixl_num_notifications_after_expiry_total") == 0
 
 
-async def test_several_choices_read_nothing(engines: Engines, client: Client) -> None:
+async def test_of_several_choices_one_reads(engines: Engines, client: Client) -> None:
     first = client.tokens(300)
     one = await client.turn(engines.prefill, engines.decode[0], first)
     prompt = first + one.tokens + client.tokens(30)
+    source = {"source": "external_kv_transfer"}
+    before = await client.metric(engines.prefill, "vllm:prompt_tokens_by_source_total", **source)
     answer = await client.complete(engines.prefill, prompt, one.handle, n=2)
     assert [c["token_ids"] for c in answer.body["choices"]] == [await client.cold(engines.prefill, prompt, 1)] * 2
-    assert answer.report is not None
-    assert answer.report["verified"] == 0
+    assert await client.metric(engines.prefill, "vllm:prompt_tokens_by_source_total", **source) - before == 339
 
 
 @pytest.mark.parametrize("gone_s", [TTL_S - 6, TTL_S - 4, TTL_S - 1])

@@ -32,8 +32,8 @@ def installed_plugin() -> tuple[ModuleType, str] | None:
     if allowed is not None and _NAME not in allowed.split(","):
         return None
     for entry in importlib.metadata.entry_points(group=_GROUP, name=_NAME):
-        module = importlib.import_module(entry.module.rpartition(".")[0] + ".guard")
-        return module, entry.dist.version if entry.dist is not None else "unknown"
+        guard = importlib.import_module(entry.module.rpartition(".")[0] + ".guard")
+        return guard, entry.dist.version if entry.dist is not None else "unknown"
     return None
 
 
@@ -45,7 +45,9 @@ class Frontend:
         self.features = Features.of(config.knobs.vllm_version)
         self.guard = plugin[0] if plugin is not None else None
         self._groups: int | None = None
-        self._spent = self.guard.Spent() if self.guard is not None else None
+        self._spent = None
+        if self.guard is not None:
+            self._spent = importlib.import_module(f"{self.guard.__package__}.spent").Spent(None)
         self.draining = asyncio.Event()
         self.frozen = asyncio.Event()
         if plugin is not None:
@@ -91,7 +93,6 @@ class Frontend:
             request.prompt,
             self._key(request),
             text_only=request.text_only,
-            choices=request.choices,
             groups=self._groups,
             spent=self._spent,
         )
@@ -101,7 +102,7 @@ class Frontend:
         if self.guard is None:
             return
         self._groups = len(handle["remote_block_ids"])
-        if handle["do_remote_decode"]:
+        if handle["do_remote_decode"] and request.text_only:
             sequence, size = request.prompt + request.output, self.engine.config.block_size
             handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))
         elif report is not None:

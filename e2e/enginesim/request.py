@@ -51,7 +51,6 @@ class Request:
     lora: str = ""
     cache_salt: str = ""
     text_only: bool = True
-    choices: int = 1
     arrival: float = 0.0
 
     # Filled in by the engine.

@@ -53,7 +53,6 @@ class ChatCall(Call):
         if replaced is not None and frontend.features.prompt_token_ids:
             prompt = common.check_tokens(replaced)
         limit = field_of(body, "max_completion_tokens", int, field_of(body, "max_tokens", int))
-        samplings = common.samplings(frontend, body, len(prompt), limit, self.style)
         self.requests = [
             Request(
                 id=f"{self.id}-{uuid.uuid4().hex[:8]}",
@@ -63,9 +62,8 @@ class ChatCall(Call):
                 lora=self.lora,
                 cache_salt=field_of(body, "cache_salt", str, ""),
                 text_only=not template.has_media(body["messages"]),
-                choices=len(samplings),
             )
-            for sampling in samplings
+            for sampling in common.samplings(frontend, body, len(prompt), limit, self.style)
         ]
         self.reasons = frontend.engine.config.reasoning_parser is not None
         self.parsers = [ReplyParser(reasoning=self.reasons, form=self.form, name=self.tool_name) for _ in self.requests]

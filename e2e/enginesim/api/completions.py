@@ -44,7 +44,6 @@ class CompletionCall(Call):
                 kv_params=copy.deepcopy(self.params),
                 lora=self.lora,
                 cache_salt=field_of(body, "cache_salt", str, ""),
-                choices=field_of(body, "n", int, 1),
             )
             for i, prompt in enumerate(self.prompts)
             for sampling in common.samplings(frontend, body, len(prompt), limit, Style())

@@ -133,7 +133,7 @@ class MessagesCall(ChatCall):
         return answer
 
     async def events(self) -> AsyncIterator[bytes]:
-        """VLLM sends no ``[DONE]`` here. kvloop's plugin puts the handle into a ``ping`` of its own, before the end."""
+        """There is no ``[DONE]`` here: vLLM 0.33, and kvloop's plugin before, put the handle into ``message_stop``."""
         blocks = _Blocks()
         called = False
         finish: str | None = None
@@ -156,12 +156,11 @@ class MessagesCall(ChatCall):
             yield _event({"type": "error", "error": {"type": "internal_error", "message": "Internal server error"}})
             return
         end = {"type": "message_delta", "delta": self._stop(finish, stop, called=called), "usage": self._usage()}
-        if self.handle is not None and self.frontend.features.handle_in_stream:
-            end["kv_transfer_params"] = self.handle
         yield _event(end)
-        if self.handle is not None and self.frontend.adds_stream_event:
-            yield _event({"type": "ping", "kv_transfer_params": self.handle})
-        yield _event({"type": "message_stop"})
+        stop_event: dict[str, Any] = {"type": "message_stop"}
+        if self.handle is not None and (self.frontend.features.handle_in_stream or self.frontend.adds_stream_event):
+            stop_event["kv_transfer_params"] = self.handle
+        yield _event(stop_event)
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.model}

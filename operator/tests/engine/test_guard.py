@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvloop.engine import guard
+from kvloop.engine.spent import Spent
 
 KEY = guard.seed("", "")
 TOKENS = [(i * 7919 + 13) % 150_000 for i in range(2000)]
@@ -444,7 +445,7 @@ def test_both_ends_of_a_long_turn_cost_less_than_twenty_plain_digests_of_the_sam
 
 
 def test_a_handle_is_used_once_whatever_came_of_it() -> None:
-    spent = guard.Spent()
+    spent = Spent(None)
     for first in (TOKENS[:390], TOKENS[1000:1400]):
         handle = handle_of(TOKENS[:339], remote_request_id=f"chatcmpl-{len(first)}")
         again = copy.deepcopy(handle)
@@ -454,18 +455,6 @@ def test_a_handle_is_used_once_whatever_came_of_it() -> None:
 
 
 def test_another_engines_request_of_the_same_id_is_another_handle() -> None:
-    spent = guard.Spent()
+    spent = Spent(None)
     assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], spent=spent).verified == 339
     assert shrink(handle_of(TOKENS[:339], remote_engine_id="other"), TOKENS[:390], spent=spent).verified == 339
-
-
-def test_the_memory_of_used_handles_is_bounded_and_forgets_the_oldest() -> None:
-    spent = guard.Spent(limit=3)
-    handles = [handle_of([1, 2], 1, remote_request_id=str(i)) for i in range(4)]
-    assert all(spent.use(h) for h in handles)
-    assert [spent.use(h) for h in handles[1:]] == [False, False, False]
-    assert spent.use(handles[0])
-
-
-def test_several_choices_read_nothing_because_the_first_read_ends_the_lease() -> None:
-    assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], choices=2) == guard.Report(339, 0, "several_choices")

@@ -16,10 +16,9 @@ import re
 import sys
 from array import array
 from base64 import b64decode, b64encode
-from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +41,6 @@ Reason = Literal[
     "unknown_version",
     "malformed",
     "already_read",  # its lease has ended, its blocks may be another request's
-    "several_choices",  # each of n choices would read, and the first read ends the lease
 ]
 
 # Every character of host names, IPv4 and IPv6 addresses with a zone; nothing that could end a URL's authority.
@@ -83,22 +81,11 @@ class Refusal(Exception):  # noqa: N818 - an outcome, not an error
         self.reason: Reason = reason
 
 
-class Spent:
-    """Handles that this engine has used, the newest `limit` of them: the first use ends the lease."""
-
-    def __init__(self, limit: int = 65_536) -> None:
-        self._limit = limit
-        self._used: OrderedDict[tuple[str, str], None] = OrderedDict()
+class Spent(Protocol):
+    """Memory of the handles that this engine has used: the first use ends the lease."""
 
     def use(self, handle: dict[str, Any]) -> bool:
         """Note a sound handle as used; False if it was before."""
-        key = (handle["remote_engine_id"], handle["remote_request_id"])
-        if key in self._used:
-            return False
-        self._used[key] = None
-        if len(self._used) > self._limit:
-            self._used.popitem(last=False)
-        return True
 
 
 def seed(lora: str | None, cache_salt: str | None) -> bytes:
@@ -152,7 +139,6 @@ def shrink(
     key: bytes,
     *,
     text_only: bool = True,
-    choices: int = 1,
     groups: int | None = None,
     spent: Spent | None = None,
 ) -> Report | None:
@@ -161,8 +147,8 @@ def shrink(
     None where no decode engine's blocks are offered (a first turn, or the decode leg). With 0 verified the prefill
     engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
     or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
-    `choices` is the request's ``n``, `groups` the number of this engine's KV cache groups if it is known, and `spent`
-    remembers the handles that went through here.
+    `groups` is the number of this engine's KV cache groups if it is known, `spent` remembers the handles that went
+    through here.
     """
     wire = handle.pop("guard", None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
@@ -184,10 +170,10 @@ def shrink(
     # vLLM reads the last blocks of the list, so the list is cut to the verified ones. With none verified it must still
     # not be empty, or vLLM would not notify the decode engine.
     try:
+        _require(text_only, "multimodal")
         guard = parse(wire)
-        _require(choices == 1, "several_choices")
         _require(groups is None or groups == len(handle["remote_block_ids"]), "block_count")
-        verified = _judge(handle, guard, tokens, key, text_only=text_only)
+        verified = _judge(handle, guard, tokens, key)
         report = Report(offered, verified, "match" if verified == offered else "partial")
         keep = -(-verified // guard.block_size)
     except Refusal as refusal:
@@ -211,11 +197,10 @@ def parse(wire: Any) -> Guard:
     return Guard(bs, stride, n, chain, tail)
 
 
-def _judge(handle: dict[str, Any], guard: Guard, tokens: Sequence[int], key: bytes, *, text_only: bool) -> int:
+def _judge(handle: dict[str, Any], guard: Guard, tokens: Sequence[int], key: bytes) -> int:
     """Tokens of a sound handle that may be read; raises `Refusal` if none may."""
     groups, dcp = handle["remote_block_ids"], handle.get("dcp_size", 1)
     _require(guard.tokens == handle.get("remote_num_tokens"), "malformed")
-    _require(text_only, "multimodal")
     _require(handle.get("remote_blocks_expiry_time") is not None, "no_expiry")
     _require(max(map(len, groups)) == -(-guard.tokens // (guard.block_size * dcp)), "block_count")
     try:
