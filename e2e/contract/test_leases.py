@@ -194,3 +194,14 @@ async def test_a_decode_leg_refused_for_its_length_lets_the_prefills_blocks_go(
         return await client.pinned(engines.prefill) == 0
 
     await eventually(freed, "the lease ended")
+
+
+@pytest.mark.parametrize("setup", [Setup(vllm_version="0.24.0")])
+async def test_before_vllm_026_handles_have_no_expiry_and_are_not_read(engines: Engines, client: Client) -> None:
+    first = client.tokens(300)
+    one = await client.turn(engines.prefill, engines.decode[0], first)
+    assert "remote_blocks_expiry_time" not in one.handle
+    prompt = first + one.tokens + client.tokens(30)
+    two = await client.turn(engines.prefill, engines.decode[0], prompt, one.handle, max_tokens=12)
+    assert two.prefill.report == {"offered": 339, "verified": 0, "reason": "no_expiry"}
+    assert two.tokens == await client.cold(engines.prefill, prompt, 12)

@@ -91,7 +91,12 @@ async def _serve(config: Config) -> None:
     engine = EngineSim(config)
     await engine.start()
     log.info("Simulated vLLM API server version %s on %s", config.knobs.vllm_version, engine.url)
-    await stop.wait()
+    ends = (asyncio.create_task(stop.wait()), asyncio.create_task(engine.frontend.engine.wait_until(lambda: False)))
+    ended, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if ends[0] not in ended:
+        log.critical("the engine core died: %s", engine.frontend.engine.death)
+        sys.stdout.flush()
+        os._exit(1)
     await engine.drain()
 
 

@@ -28,7 +28,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Features:
-    """What a vLLM release can do; see the version notes in operator/docs/vllm.md."""
+    """What a vLLM release can do, from the sources of the releases named."""
 
     bidirectional: bool
     lease_settings: bool
@@ -56,12 +56,19 @@ class Knobs:
     """What real engines have no flag for: read from ENGINESIM_* variables, so that a pod spec can set them."""
 
     vllm_version: str = "0.32.0"
+    """The release to play, ENGINESIM_VLLM_VERSION."""
     speed: Speed = PRESETS["none"]
+    """Name of a speed model, ENGINESIM_SPEED_MODEL."""
     time_scale: float = 1.0
+    """Factor on all modelled times, ENGINESIM_TIME_SCALE; 0 waits for nothing. Leases are not scaled."""
     seed: int = 0
+    """Engines of another seed are another model, ENGINESIM_SEED."""
     kv_tokens: int = 400_000
+    """Size of the KV cache, ENGINESIM_KV_TOKENS."""
     mean_reply_tokens: int = 300
+    """Replies end by themselves after so many tokens on average, ENGINESIM_MEAN_REPLY_TOKENS; 0 is never."""
     drift_percent: float = 0.0
+    """Share of tokens whose text encodes to others, ENGINESIM_DRIFT_PERCENT."""
 
     @classmethod
     def from_env(cls, env: dict[str, str] | None = None) -> Knobs:

@@ -71,6 +71,7 @@ class Engine:
                 yield self._finish(request, step) if step.finish_reason is not None else step
         except EngineDeadError as error:
             self.death = str(error)
+            self._changed()
             raise EngineError(str(error)) from error
         except TransferError as error:
             finish = "error"
@@ -79,8 +80,10 @@ class Engine:
             self._leave(request, finish)
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait for a condition on the queue, the running requests or the leases."""
+        """Wait for a condition on the queue, the running requests or the leases; raises EngineError at the end."""
         while not holds():
+            if self.death is not None:
+                raise EngineError(self.death)
             self._change.clear()
             await self._change.wait()
 
@@ -151,7 +154,7 @@ class Engine:
 
     async def _hang(self, request: Request) -> None:
         request.leaked = True
-        await asyncio.Event().wait()
+        await self.wait_until(lambda: False)
 
     async def _prefill(self, request: Request) -> None:
         """Compute the rest of the sequence from what the blocks hold."""
@@ -175,7 +178,7 @@ class Engine:
         sampling, knobs = request.sampling, self.config.knobs
         sampler = Sampler(knobs, sampling.style, not sampling.ignore_eos, sampling.min_tokens)
         gap = knobs.speed.decode(1) * knobs.time_scale
-        while True:
+        while self.death is None:
             token = sampler.next(request.fold, (request.output or request.prompt)[-1])
             request.output.append(token)
             now = self.clock.now()
@@ -189,6 +192,7 @@ class Engine:
             await self._append(request, token)
             # Without a pause, too, each token is on its way before the next one is thought of.
             await (pause(self.clock, gap) if gap > 0 else asyncio.sleep(0))
+        raise EngineError(self.death)
 
     def _why_stop(self, request: Request, token: int) -> tuple[str | None, int | None]:
         sampling = request.sampling

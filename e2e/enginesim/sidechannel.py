@@ -114,8 +114,11 @@ class Remote:
 class Remotes:
     """The remote engines known by id, each with one connection."""
 
-    def __init__(self, now: Callable[[], float], identity: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, now: Callable[[], float], identity: Callable[[], dict[str, Any]], *, enforce_compat: bool
+    ) -> None:
         self._now = now
+        self._enforce_compat = enforce_compat
         self._identity = identity
         self._known: dict[str, Remote] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -129,9 +132,6 @@ class Remotes:
             if engine_id not in self._known:
                 self._known[engine_id] = await self._handshake(engine_id, host, port)
             return self._known[engine_id]
-
-    def known(self, engine_id: str) -> Remote | None:
-        return self._known.get(engine_id)
 
     def forget(self, engine_id: str) -> None:
         remote = self._known.pop(engine_id, None)
@@ -162,7 +162,7 @@ class Remotes:
     def _check(self, engine_id: str, other: dict[str, Any]) -> None:
         """Raise ValueError where vLLM would refuse the pair."""
         own = self._identity()
-        if other["compatibility_hash"] != own["compatibility_hash"]:
+        if self._enforce_compat and other["compatibility_hash"] != own["compatibility_hash"]:
             raise ValueError("NIXL compatibility hash mismatch")
         if other["engine_id"] != engine_id:
             raise ValueError(f"engine ID mismatch: expected {engine_id}, got {other['engine_id']}")

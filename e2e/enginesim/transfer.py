@@ -18,7 +18,7 @@ import orjson
 
 from e2e.enginesim.clock import pause
 from e2e.enginesim.config import Features
-from e2e.enginesim.sidechannel import Remotes, SideChannelServer, TransferError
+from e2e.enginesim.sidechannel import Remote, Remotes, SideChannelServer, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class Connector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = SideChannelServer(self)
         self.port = config.side_channel_port
-        self.remotes = Remotes(clock.now, self.identity)
+        self.remotes = Remotes(clock.now, self.identity, enforce_compat=transfer.enforce_handshake_compat)
 
     async def start(self) -> None:
         self.port = await self._server.start(self._config.side_channel_host, self._config.side_channel_port)
@@ -92,6 +92,11 @@ class Connector:
     @property
     def open_leases(self) -> int:
         return len(self._leases)
+
+    def expiry(self, request_id: str) -> float:
+        """When a lease ends, or 0 if there is none."""
+        lease = self._leases.get(request_id)
+        return lease.expires if lease is not None else 0.0
 
     # What the scheduler asks.
 
@@ -166,7 +171,7 @@ class Connector:
         params = request.kv_params or {}
         remote_blocks = params["remote_block_ids"][0]
         try:
-            remote = await self.remotes.get(params["remote_engine_id"], params["remote_host"], params["remote_port"])
+            remote = await self._remote(params)
             self._decline_if_expired(request, remote.clock_offset)
             if len(params["remote_block_ids"]) != 1:
                 raise EngineDeadError("assert len(remote_block_ids) == len(local_block_ids)")
@@ -187,6 +192,9 @@ class Connector:
         self._metrics.post_time.observe(0.0)
         self._metrics.xfer_bytes.observe(len(raw))
         self._metrics.descriptors.observe(len(blocks))
+
+    async def _remote(self, params: dict[str, Any]) -> Remote:
+        return await self.remotes.get(params["remote_engine_id"], params["remote_host"], params["remote_port"])
 
     def notify_owner(self, params: dict[str, Any] | None, request_id: str) -> None:
         """Tell the owner of a request's remote blocks, in the background, that they may be freed."""
@@ -212,10 +220,17 @@ class Connector:
         if not params.get("do_remote_prefill") or not all(key in params for key in _LOCATION):
             return
 
-        def beat() -> None:
-            remote = self.remotes.known(params["remote_engine_id"])
-            if remote is not None:
+        async def tell() -> None:
+            try:
+                remote = await self.remotes.get(
+                    params["remote_engine_id"], params["remote_host"], params["remote_port"]
+                )
                 remote.tell({"op": "heartbeat", "requests": [params["remote_request_id"]]})
+            except TransferError as error:
+                log.warning("heartbeat for %s failed: %s", request.id, error)
+
+        def beat() -> None:
+            self.spawn(tell())
             self._heartbeats[request.id] = self._clock.call_later(self.settings.kv_lease_duration // 6, beat)
 
         self._heartbeats[request.id] = self._clock.call_later(self.settings.kv_lease_duration // 6, beat)

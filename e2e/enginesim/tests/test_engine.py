@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from e2e.enginesim import Config, EngineSim, Knobs, ManualClock, Transfer
-from e2e.enginesim.speed import PRESETS
+from e2e.enginesim.speed import PRESETS, Speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +106,40 @@ async def test_time_passes_as_the_speed_model_says(stack: AsyncExitStack) -> Non
         clock.advance(1e-6)
     assert len(await task) == 3
     assert clock.now() - began == pytest.approx(speed.prefill(200, 0) + speed.decode(2))
+
+
+PAIR = replace(
+    CONFIG, transfer=Transfer(bidirectional_kv_xfer=True), side_channel_host="127.0.0.1", side_channel_port=0
+)
+MINUTE = Speed(60_000, 0, 0, 0, 0, 0)
+
+
+async def test_heartbeats_keep_prefill_blocks_while_their_reader_waits_its_turn(stack: AsyncExitStack) -> None:
+    clock = ManualClock()
+    p = await start(stack, PAIR, clock)
+    d = await start(stack, replace(PAIR, max_num_seqs=1, knobs=Knobs(speed=MINUTE, kv_tokens=4096)), clock)
+    prompt = [*PROMPT[:-1], 5]
+    cold = await p.complete(prompt, 4)
+    body = {"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    async with p.session.post(p.engine.url + "/v1/completions", json=body) as response:
+        handle = (await response.json())["kv_transfer_params"]
+    leases = p.engine.frontend.engine.connector
+    assert leases is not None
+
+    tasks = [asyncio.create_task(d.complete(PROMPT, 1))]
+    await until(lambda: d.engine.frontend.engine.load == 1)
+    tasks.append(asyncio.create_task(d.complete(prompt, 4, kv_transfer_params=handle)))
+    await until(lambda: d.engine.frontend.engine.load == 2)
+    for _ in range(11):  # the lease alone would end after 30 s
+        clock.advance(5)
+        await until(lambda: leases.expiry(handle["remote_request_id"]) >= clock.now() + 20 - 1e-6)
+    clock.advance(5)
+    await tasks[0]
+    await until(lambda: leases.open_leases == 0)  # read, and let go
+    clock.advance(60)
+    assert await tasks[1] == cold
+    async with p.session.get(p.engine.url + "/metrics") as response:
+        assert 'nixl_num_kv_expired_reqs_total{engine="0",model_name="m"} 0.0' in await response.text()
 
 
 def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
