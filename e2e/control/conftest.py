@@ -1,4 +1,4 @@
-"""One operator for the tests that do not break it."""
+"""One operator for the tests of the tier, and a namespace with it for each."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from e2e.cluster import Client
 from e2e.cluster.kwok import NodeShape
-from e2e.control.harness import OperatorProcess, install
+from e2e.control.harness import OperatorProcess, Site, install
 
 CPU_NODE = NodeShape("m7i.48xlarge", {"cpu": "10000", "memory": "100Ti", "pods": "5000"})
 
@@ -24,3 +24,8 @@ def operator(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A running operator that serves all namespaces."""
     with OperatorProcess(kubeconfig, tmp_path_factory.mktemp("operator") / "operator.log") as process:
         yield process
+
+
+@pytest.fixture
+def site(control_cluster: Client, operator: OperatorProcess, namespace: str) -> Site:
+    return Site(control_cluster, operator, namespace)
