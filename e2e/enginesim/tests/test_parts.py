@@ -87,7 +87,7 @@ def test_any_other_content_taints(ids: list[int], data: st.DataObject) -> None:
     assert content.taint(truth.copy(), truth) == 0
     at = data.draw(st.integers(0, len(ids) - 1))
     read = truth.copy()
-    read[at] += np.uint64(data.draw(st.integers(1, content.MASK)))
+    read[at : at + 1] += np.uint64(data.draw(st.integers(1, content.MASK)))
     assert content.taint(read, truth) != 0
 
 
