@@ -65,7 +65,7 @@ def load_images(cluster: Cluster) -> dict[str, str]:
 def with_images(manifest: str, refs: dict[str, str]) -> str:
     """The manifest with our images as they were just built, so that a changed source is what runs."""
     for name, ref in refs.items():
-        manifest = manifest.replace(f"kvloop-{name}:0.1.0", ref)
+        manifest = manifest.replace(f"kvloop/{name}:0.1.0", ref)
     return manifest
 
 

@@ -39,7 +39,7 @@ def render(
     ] = None,
     router_image: Annotated[
         str, typer.Option(help="Router image of resources that do not say one.")
-    ] = f"kvloop-router:{__version__}",
+    ] = f"kvloop/router:{__version__}",
     pod_monitors: Annotated[
         bool, typer.Option(help="Render as for a cluster that has the Prometheus operator's CRDs.")
     ] = False,

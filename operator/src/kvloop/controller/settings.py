@@ -21,7 +21,7 @@ class Settings:
 
     namespace: tuple[str, ...] = _setting((), "namespace to serve; may be repeated; all namespaces if left out")
     router_image: str = _setting(
-        f"kvloop-router:{kvloop.__version__}", "image of the router where a resource names none"
+        f"kvloop/router:{kvloop.__version__}", "image of the router where a resource names none"
     )
     cluster_domain: str = _setting("cluster.local", "DNS domain of the cluster")
     metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one")
