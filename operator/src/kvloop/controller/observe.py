@@ -42,6 +42,7 @@ def _workload(body: Body) -> Workload:
         pods=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
+        current_revision=status.get("currentRevision", ""),
         create_failure=next((condition.get("message", "") for condition in failure), ""),
     )
 
@@ -66,6 +67,7 @@ def pod(body: Body) -> Pod:
         component=labels.get(APP_COMPONENT, ""),
         revision=labels.get(REVISION, ""),
         template=(meta.get("annotations") or {}).get(TEMPLATE_HASH, ""),
+        controller_revision=labels.get("controller-revision-hash") or labels.get("pod-template-hash", ""),
         phase=status.get("phase", "Pending"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         scheduled=scheduled.get("status") == "True",
@@ -87,6 +89,7 @@ def _container(status: Body) -> Container:
         name=status["name"],
         image=status.get("image", ""),
         running="running" in state,
+        started=bool(status.get("started")),
         restarts=status.get("restartCount", 0),
         waiting=waiting.get("reason", ""),
         message=waiting.get("message", ""),
