@@ -47,6 +47,8 @@ class FakeEngine:
     pieces: list[str] = field(default_factory=lambda: ["Hello", " world"])
     script: deque[Behaviour] = field(default_factory=deque)
     seen: list[Seen] = field(default_factory=list)
+    connections: int = 0
+    """Accepted so far."""
     aborted: int = 0
     """Requests whose client left before the answer was complete."""
 
@@ -57,13 +59,21 @@ class FakeEngine:
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01)
         self._serial = itertools.count()
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port: int = self._runner.addresses[0][1]
+        server = self._runner.server
+        assert server is not None
+
+        def connect() -> asyncio.Protocol:
+            self.connections += 1
+            return server()
+
+        self._listener = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
+        self.port: int = self._listener.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._listener.close()
         await self._runner.cleanup()
 
     @property

@@ -130,7 +130,7 @@ async def test_prefill_that_gives_no_parameters_is_noticed(setup: Setup) -> None
 async def test_an_engine_without_an_active_guard_gets_no_handle(setup: Setup) -> None:
     for engine in setup.prefill:
         engine.guard = False
-    engines = setup.router.app.pool.of
+    engines = setup.router.app.pool.usable
     await eventually(lambda: not any(e.info.guard_active for e in engines(Role.PREFILL)), "guard seen inactive")
     await setup.router.chat(*TURN_1)
     await setup.router.chat(*TURN_2)
@@ -225,7 +225,7 @@ async def test_a_prefill_leg_is_not_aborted_when_the_client_leaves(setup: Setup)
     prefill = setup.prefill[0]
     prefill.script.append(fake.held(fake.status(200), until, begun))
     await _hang_up(setup, begun)
-    engine = setup.router.app.pool.of(Role.PREFILL)[0]
+    engine = setup.router.app.pool.usable(Role.PREFILL)[0]
     await eventually(lambda: setup.router.app.tally.counters().turns == 1, "the turn has ended")
     assert engine.in_flight == 1
     until.set()
@@ -242,7 +242,7 @@ async def test_a_decode_leg_is_closed_when_the_client_leaves(setup: Setup, strea
     decode.script.append(fake.held(fake.status(200), never, begun))
     await _hang_up(setup, begun, stream=stream)
     await eventually(lambda: decode.aborted == 1, "the leg is aborted")
-    await eventually(lambda: setup.router.app.pool.of(Role.DECODE)[0].in_flight == 0, "the leg has ended")
+    await eventually(lambda: setup.router.app.pool.usable(Role.DECODE)[0].in_flight == 0, "the leg has ended")
 
 
 async def test_legs_have_deadlines() -> None:

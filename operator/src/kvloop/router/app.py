@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import ssl
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -10,10 +11,13 @@ from collections.abc import Callable, Coroutine
 import aiohttp
 from aiohttp import web
 
+from kvloop.api.contract import TLS, Endpoints, RouterConfig
 from kvloop.api.contract import MemoryStore as MemoryConfig
-from kvloop.api.contract import RouterConfig
+from kvloop.api.contract import Store as StoreConfig
 from kvloop.router import accesslog
 from kvloop.router.admin import Admin
+from kvloop.router.admission import Admission
+from kvloop.router.apikeys import ApiKeys
 from kvloop.router.core import Core
 from kvloop.router.endpoints import static
 from kvloop.router.endpoints.slices import SliceSource
@@ -22,6 +26,7 @@ from kvloop.router.metrics import Metrics
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Endpoint, Engine, Pool
 from kvloop.router.probe import probe
+from kvloop.router.store import Store
 from kvloop.router.store.memory import MemoryStore
 from kvloop.router.summary import Summary
 from kvloop.router.tally import Tally
@@ -32,61 +37,86 @@ log = logging.getLogger(__name__)
 
 
 class App:
-    """One router. `start`, then `stop`; not to be started again."""
+    """One router. `start`, then any number of `apply`, then `stop`; not to be started again."""
 
     def __init__(self, config: RouterConfig, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is monotonic, in seconds; leases and the window follow it."""
         self.config = config
         self.metrics = Metrics()
         self.tally = Tally(config.window_seconds, clock)
-        self.pool = Pool()
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._runner: web.AppRunner
-        self._server: Server
-        self._session: aiohttp.ClientSession
-        self.core: Core
+        self._source: asyncio.Task[None] | None = None
+        self._tls: ssl.SSLContext | None = None
         self.port = self.admin_port = 0
         """As bound, once started."""
 
     async def start(self) -> None:
-        """Listen, and learn who the engines are. Returns when requests can be served."""
+        """Listen, and begin to learn who the engines are. Raises OSError where a port or a certificate is missing."""
         config = self.config
+        self.pool = Pool(self._clock, config.circuit_breaker)
+        self.pool.on_suspect = lambda engine: self._spawn(self._probe(engine))
         self._session = aiohttp.ClientSession()
-        memory = config.store.memory or MemoryConfig()
         self.core = Core(
             config,
             self.pool,
-            MemoryStore(memory.max_conversations, self._clock),
-            Upstream(),
+            Admission(self.pool),
+            self._make_store(config.store),
+            Upstream(self.pool.suspect_address),
+            ApiKeys(config.api_keys_folder) if config.api_keys_folder is not None else None,
             self._record,
             self._clock,
         )
+        if config.listen.tls is not None:
+            self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            self._load_certificate(config.listen.tls)
         self._server = Server(Frontend(self.core).handle, self._clock, config.limits.max_request_bytes)
-        self.port = await self._server.start(config.listen.host, config.listen.port)
+        self.port = await self._server.start(config.listen.host, config.listen.port, self._tls)
         admin = Admin(self.core, Summary(self.tally, self.pool), self.metrics.registry, self.drain)
         self.admin_port = await self._start_admin(admin.app(), config.admin.host, config.admin.port)
-        if config.endpoints.static is not None:
-            self._update(static.endpoints(config.endpoints.static))
-        elif config.endpoints.endpoint_slices is not None:
-            self._spawn(SliceSource(config.endpoints.endpoint_slices, self._session, self._update).run())
+        self._follow(config.endpoints)
         self._spawn(self._probe_all())
         log.info("serving on port %d, admin on port %d", self.port, self.admin_port)
+
+    def apply(self, config: RouterConfig) -> None:
+        """Go over to another configuration; running turns keep the one they began with."""
+        old, self.config = self.config, config
+        if (config.listen, config.admin) != (old.listen, old.admin):
+            log.warning("changes of listen and admin take effect after a restart")
+        self.core.config = config
+        self.pool.settings = config.circuit_breaker
+        self._server.max_body = config.limits.max_request_bytes
+        self.reload_secrets()
+        if config.window_seconds != old.window_seconds:
+            self.tally.resize(config.window_seconds)
+        if config.store != old.store:
+            self.core.store = self._make_store(config.store)
+        if config.endpoints != old.endpoints:
+            self._follow(config.endpoints)
+
+    def reload_secrets(self) -> None:
+        """Read keys and certificates again."""
+        folder = self.config.api_keys_folder
+        self.core.api_keys = ApiKeys(folder) if folder is not None else None
+        if self.config.listen.tls is not None:
+            self._load_certificate(self.config.listen.tls)
 
     def drain(self) -> None:
         """Not ready from now on; everything is still served."""
         self.core.ready = False
+        self.core.draining = True
 
     async def stop(self) -> None:
         """Finish what runs, within `drainSeconds`, and close."""
         self.drain()
         await self._server.stop(self.config.drain_seconds)
         with contextlib.suppress(TimeoutError):  # prefill legs whose clients have left
-            await asyncio.wait_for(self.pool.no_legs(), self.config.deadlines.prefill_seconds)
+            await asyncio.wait_for(self.pool.idle(), self.config.deadlines.prefill_seconds)
         await self._runner.cleanup()
-        for task in self._tasks:
+        tasks = [*self._tasks, *([self._source] if self._source else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.core.upstream.close()
         await self._session.close()
 
@@ -96,16 +126,28 @@ class App:
         await web.TCPSite(self._runner, host or None, port).start()
         return int(self._runner.addresses[0][1])
 
-    def _record(self, outcome: Outcome) -> None:
-        self.tally.add(outcome)
-        self.metrics.observe(outcome)
-        if self.config.access_log:
-            accesslog.write(sys.stdout.buffer, outcome)
+    def _make_store(self, config: StoreConfig) -> Store:
+        return MemoryStore((config.memory or MemoryConfig()).max_conversations, self._clock)
+
+    def _load_certificate(self, tls: TLS) -> None:
+        if self._tls is not None:
+            self._tls.load_cert_chain(tls.cert_file, tls.key_file)
+
+    def _follow(self, endpoints: Endpoints) -> None:
+        """Learn the engines from this source, and no longer from the one before."""
+        if self._source is not None:
+            self._source.cancel()
+            self._source = None
+        if endpoints.static is not None:
+            self._update(static.endpoints(endpoints.static))
+        elif endpoints.endpoint_slices is not None:
+            source = SliceSource(endpoints.endpoint_slices, self._session, self._update)
+            self._source = asyncio.ensure_future(source.run())
 
     def _update(self, endpoints: list[Endpoint]) -> None:
         for engine in self.pool.update(endpoints):
             self._spawn(self._probe(engine))
-        self.core.ready = True
+        self.core.ready = not self.core.draining
 
     async def _probe_all(self) -> None:
         while True:
@@ -113,7 +155,16 @@ class App:
             await asyncio.gather(*(self._probe(engine) for engine in self.pool.all()))
 
     async def _probe(self, engine: Engine) -> None:
+        was_usable = engine.usable
         await probe(self._session, engine)
+        if engine.usable and not was_usable:
+            self.pool.on_room()
+
+    def _record(self, outcome: Outcome) -> None:
+        self.tally.add(outcome)
+        self.metrics.observe(outcome)
+        if self.config.access_log:
+            accesslog.write(sys.stdout.buffer, outcome)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

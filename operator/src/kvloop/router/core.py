@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kvloop.api.contract import RouterConfig
+from kvloop.router.admission import Admission
+from kvloop.router.apikeys import ApiKeys
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Pool
 from kvloop.router.store import Store
@@ -33,14 +35,18 @@ class Core:
     config: RouterConfig
     """Replaced as a whole on reload; a turn reads it once."""
     pool: Pool
+    admission: Admission
     store: Store
     upstream: Upstream
+    api_keys: ApiKeys | None
+    """None where every client is served."""
     record: Callable[[Outcome], None]
     """Counts, measures and logs a turn that has ended."""
     clock: Callable[[], float]
     """Monotonic, in seconds."""
     ready: bool = False
     """Whether new clients are welcome: the engines are known, and the router is not on its way out."""
+    draining: bool = False
     _boot: str = field(default_factory=lambda: secrets.token_hex(8))
     _serial: "itertools.count[int]" = field(default_factory=itertools.count)
 

@@ -9,43 +9,38 @@ from kvloop.router import legs, policy
 from kvloop.router.errors import RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.pool import Engine
-from kvloop.router.wire.client import Connection, LegError
+from kvloop.router.wire.client import STALE, Connection, LegError
 
-MAX_ENGINES = 3
+MAX_LEGS = 3
 
 
 @asynccontextmanager
-async def run(exchange: Exchange, engine: Engine, params: bytes | None) -> AsyncIterator[Connection]:
+async def run(exchange: Exchange, params: bytes | None) -> AsyncIterator[Connection]:
     """The decode engine's answer, its head being there; leaving the block early aborts the generation.
 
-    Raises `RefusalError` where no engine gives one.
+    Raises `RefusalError` where no engine gives one. The exchange stays bound to the engine of the last try.
     """
-    pool = exchange.core.pool
     tried: list[Engine] = []
     while True:
+        engine = exchange.decode
         tried.append(engine)
         exchange.outcome.decode = engine.address
-        pool.begin(engine)
-        try:
-            answer, problem = await _open(exchange, engine, params)
-            failed = answer is None or answer.status >= 500
-            other = _next(exchange, engine, tried) if failed else None
-            if answer is not None:
-                try:
-                    if other is None:
-                        yield answer
-                        return
-                finally:
-                    answer.release()
-        finally:
-            pool.end(engine)
+        answer, problem = await _open(exchange, engine, params)
+        other = _next(exchange, tried, problem) if answer is None or answer.status >= 500 else None
+        if answer is not None:
+            try:
+                if other is None:
+                    yield answer
+                    return
+            finally:
+                answer.release()
         if other is None:
             raise _refusal(problem)
         exchange.outcome.retries += 1
         if problem is None or problem.sent or other.revision != engine.revision:
             # Prefill's blocks may have been read, and then freed: its parameters must not be used again.
             params = _alone(exchange, params)
-        engine = other
+        exchange.bind(other)
 
 
 async def _open(exchange: Exchange, engine: Engine, params: bytes | None) -> tuple[Connection | None, LegError | None]:
@@ -64,15 +59,22 @@ async def _open(exchange: Exchange, engine: Engine, params: bytes | None) -> tup
         if connection is not None:
             connection.release()
         raise
+    if connection.status < 500:
+        exchange.core.pool.succeeded(engine)
+    else:
+        exchange.core.pool.failed(engine)
     return connection, None
 
 
-def _next(exchange: Exchange, engine: Engine, tried: list[Engine]) -> Engine | None:
+def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None) -> Engine | None:
     """Another engine for the leg, of the same revision if there is one."""
-    if len(tried) >= MAX_ENGINES:
+    if len(tried) >= MAX_LEGS:
         return None
-    engines = exchange.core.pool.of(Role.DECODE)
-    return policy.choose_decode(engines, holder=None, paired={engine.revision}, exclude=tried)
+    last = tried[-1]
+    if problem is not None and problem.reason == STALE and last.usable and tried.count(last) == 1:
+        return last  # nothing is wrong with it
+    engines = [engine for engine in exchange.core.pool.usable(Role.DECODE) if engine not in tried]
+    return policy.choose_decode(engines, holder=None, paired={last.revision})
 
 
 def _alone(exchange: Exchange, params: bytes | None) -> bytes | None:

@@ -6,7 +6,7 @@ from kvloop.router.dialects import Dialect
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Engine
 from kvloop.router.request import TurnRequest
-from kvloop.router.wire.client import Connection, LegError
+from kvloop.router.wire.client import STALE, Connection, LegError
 
 
 class Exchange:
@@ -14,6 +14,8 @@ class Exchange:
 
     request: TurnRequest
     """Set once the client's request was read."""
+    decode: Engine
+    """Set once the turn is bound to a decode engine."""
 
     def __init__(self, core: Core, incoming: Incoming, dialect: Dialect) -> None:
         self.core = core
@@ -37,12 +39,18 @@ class Exchange:
         """Seconds since the request arrived."""
         return self.core.clock() - self.incoming.arrived
 
+    def bind(self, engine: Engine) -> None:
+        """Move the turn to another decode engine."""
+        self.core.pool.end(self.decode)
+        self.core.pool.begin(engine)
+        self.decode = engine
+
     async def send(self, engine: Engine, body: bytes, seconds: float) -> Connection:
         """Send a leg to an engine, whose answer may pause for at most `seconds`; raises `LegError`."""
         try:
             connection = await self.core.upstream.connect(engine.address, self.config.deadlines.connect_seconds)
-        except LegError:
-            self.core.pool.unreachable(engine)
+        except LegError as error:
+            self.failed(engine, error)
             raise
         sent = headers.to_engine(
             self.incoming.headers, self.core.new_id(), credentials=self.config.api_keys_folder is None
@@ -52,5 +60,8 @@ class Exchange:
 
     def failed(self, engine: Engine, error: LegError) -> None:
         """An engine gave no answer."""
-        if error.reason == "broken":
-            self.core.pool.unreachable(engine)
+        pool = self.core.pool
+        if error.reason != STALE:
+            pool.failed(engine)
+        if error.reason != "deadline":
+            pool.suspect(engine, reachable=error.sent)

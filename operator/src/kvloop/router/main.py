@@ -13,6 +13,7 @@ from kvloop import __version__
 from kvloop.api.contract import ContractError, RouterConfig
 from kvloop.router.app import App
 from kvloop.router.config import load
+from kvloop.router.reload import Reloader
 
 EPILOG = """\
 example, without Kubernetes: a router.yaml of
@@ -42,16 +43,20 @@ def main() -> None:
     try:
         config = load(args.config)
     except ContractError as error:
-        sys.exit(f"kvloop-router: {error}")
+        parser.error(str(error))
     if not args.check:
-        uvloop.run(_run(config))
+        uvloop.run(_run(config, args.config))
 
 
-async def _run(config: RouterConfig) -> None:
+async def _run(config: RouterConfig, path: Path) -> None:
     app, ended = App(config), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     await app.start()
+    reloader = Reloader(app, path)
+    loop.add_signal_handler(signal.SIGHUP, reloader.look)
+    watching = asyncio.ensure_future(reloader.run())
     await ended.wait()
+    watching.cancel()
     await app.stop()

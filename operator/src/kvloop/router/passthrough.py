@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Everything else an engine serves is for its operators: metrics, cache resets, sleep, adapters, raw generation.
 _OPEN = re.compile(
-    r"/(v1/(?!load_lora_adapter|unload_lora_adapter)[\w./:%-]+"
+    r"/(v1(?!/(un)?load_lora_adapter)(/[\w.:-]+)+"
     r"|tokenize|detokenize|version|ping|pooling|classify|score|rerank|v2/rerank)(\?.*)?"
 )
 MAX_ENGINES = 2
@@ -32,19 +32,20 @@ async def serve(core: Core, incoming: Incoming, reply: Reply) -> None:
 
 
 async def _serve(core: Core, incoming: Incoming, reply: Reply) -> None:
-    if not _OPEN.fullmatch(incoming.path) or ".." in incoming.path:
+    if not _OPEN.fullmatch(incoming.path) or "/.." in incoming.path:
         raise RefusalError(404, "This path is not served here.")
     body = orjson.dumps(request.load(incoming.body)) if incoming.body else b""
     tried: list[Engine] = []
     while len(tried) < MAX_ENGINES:
-        engine = policy.choose_decode(core.pool.of(Role.DECODE), holder=None, paired=(), exclude=tried)
+        usable = [engine for engine in core.pool.usable(Role.DECODE) if engine not in tried]
+        engine = policy.choose_decode(usable, holder=None, paired=())
         if engine is None:
             break
         tried.append(engine)
         try:
             connection = await core.upstream.connect(engine.address, core.config.deadlines.connect_seconds)
         except LegError:
-            core.pool.unreachable(engine)
+            core.pool.suspect(engine, reachable=False)
             continue
         try:
             return await _relay(core, connection, incoming, body, reply)

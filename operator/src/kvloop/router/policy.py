@@ -1,4 +1,4 @@
-"""Which engine gets a turn. Pure: engines in, engine out."""
+"""Which engine gets a turn. Pure: usable engines in, engine out."""
 
 from collections.abc import Collection, Iterable
 
@@ -10,44 +10,32 @@ AFFINITY_FACTOR = 1.5
 whole prompt, and the local prefix cache."""
 
 
-def choose_decode(
-    engines: Iterable[Engine], *, holder: Engine | None, paired: Collection[str], exclude: Collection[Engine] = ()
-) -> Engine | None:
+def choose_decode(engines: Iterable[Engine], *, holder: Engine | None, paired: Collection[str]) -> Engine | None:
     """The decode engine of a turn: its holder if that is not overloaded, else the least loaded.
 
     `paired` are the revisions that have a usable prefill engine; others are chosen only where there is no such decode.
     """
-    usable = [engine for engine in engines if engine.usable and engine not in exclude]
+    usable = list(engines)
     candidates = [engine for engine in usable if engine.revision in paired] or usable
     least = min(candidates, key=_load, default=None)
-    if least is None or (holder in candidates and _affine(holder, least)):
-        return holder if least is not None else None
+    if least is not None and holder is not None and holder in candidates and _affine(holder, least):
+        return holder
     return least
 
 
-def choose_prefill(
-    engines: Iterable[Engine], revision: str, *, prefer: str, guarded: bool, exclude: Collection[Engine] = ()
-) -> Engine | None:
-    """The prefill engine of a turn, of the decode engine's revision.
-
-    The one at address `prefer`, which served the conversation before, if it is not overloaded; else the least loaded.
-    `guarded`: there is a handle to offer, so engines with an active guard come first.
-    """
-    usable = [e for e in engines if e.usable and e.revision == revision and e not in exclude]
-    candidates = [e for e in usable if e.info.guard_active] if guarded else usable
-    candidates = candidates or usable
+def choose_prefill(engines: Iterable[Engine], *, prefer: str) -> Engine | None:
+    """The prefill engine of a turn: the one at address `prefer` if it is not overloaded, else the least loaded."""
+    candidates = list(engines)
     least = min(candidates, key=_load, default=None)
     if least is None:
         return None
-    for engine in candidates:
-        if engine.address == prefer and _affine(engine, least):
-            return engine
-    return least
+    preferred = next((engine for engine in candidates if engine.address == prefer), least)
+    return preferred if _affine(preferred, least) else least
 
 
 def _load(engine: Engine) -> tuple[int, int]:
     return engine.in_flight, engine.last_used
 
 
-def _affine(engine: Engine | None, least: Engine) -> bool:
-    return engine is not None and engine.in_flight <= least.in_flight * AFFINITY_FACTOR + AFFINITY_SLACK
+def _affine(engine: Engine, least: Engine) -> bool:
+    return engine.in_flight <= least.in_flight * AFFINITY_FACTOR + AFFINITY_SLACK

@@ -15,13 +15,15 @@ from kvloop.api.labels import Role
 from kvloop.router import legs, policy, strip
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
-from kvloop.router.pool import Engine, EngineInfo
+from kvloop.router.pool import Engine
 from kvloop.router.store import Entry
-from kvloop.router.wire.client import LegError
+from kvloop.router.wire.client import STALE, LegError
 
 MAX_ENGINES = 2
 """A request that two engines cannot take would fail on a third."""
+MAX_LEGS = 4
 NO_PREFILL = "no_prefill"
+UNGUARDED = "unguarded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,12 @@ class Result:
     """Whether another leg may do better."""
 
 
-async def run(exchange: Exchange, revision: str, entry: Entry | None) -> bytes | None:
+async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
     """Parameters for the decode leg: prefill's, or those of a decode engine that works alone."""
     request, outcome = exchange.request, exchange.outcome
     if request.unfit is not None and request.unfit.decode_only:
         return None
-    result = await _try_engines(exchange, revision, entry)
+    result = await _try_engines(exchange, entry)
     outcome.prefill_seconds = exchange.elapsed
     outcome.prompt_tokens = result.prompt_tokens
     if result.params is not None:
@@ -53,42 +55,57 @@ async def run(exchange: Exchange, revision: str, entry: Entry | None) -> bytes |
     return legs.LOCAL if exchange.may_reuse else None
 
 
-async def _try_engines(exchange: Exchange, revision: str, entry: Entry | None) -> Result:
-    handle, prefer = (entry.handle, entry.prefill) if entry is not None else (None, "")
-    if entry is not None and entry.revision != revision:
-        handle, exchange.outcome.miss = None, "revision"
+async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
+    if entry is not None and entry.revision != exchange.decode.revision:
+        entry, exchange.outcome.miss = None, "revision"
+    prefer = entry.prefill if entry is not None else ""
     tried: list[Engine] = []
     result = Result(problem=NO_PREFILL)
-    while len(tried) < MAX_ENGINES:
-        engines = exchange.core.pool.of(Role.PREFILL)
-        engine = policy.choose_prefill(engines, revision, prefer=prefer, guarded=handle is not None, exclude=tried)
-        if engine is None:
+    for _ in range(MAX_LEGS):
+        engine, offered = _choose(exchange, entry, prefer, tried)
+        if engine is None or len(tried) >= MAX_ENGINES:
             break
-        if handle is not None and not engine.info.guard_active:
-            handle, exchange.outcome.miss = None, "guard_inactive"
-        offered, handle = handle, None  # never twice
+        entry = None  # never twice
         result = await _leg(exchange, engine, offered)
         if result.params is not None or not result.retry:
             return result
         exchange.outcome.retries += 1
-        if offered is None or result.problem in ("deadline", "unguarded"):
+        if result.problem in ("deadline", UNGUARDED) or (offered is None and result.problem != STALE):
             tried.append(engine)
-        else:
-            prefer = engine.address
+        prefer = engine.address
     return result
 
 
-async def _leg(exchange: Exchange, engine: Engine, handle: bytes | None) -> Result:
+def _choose(
+    exchange: Exchange, entry: Entry | None, prefer: str, tried: list[Engine]
+) -> tuple[Engine | None, Entry | None]:
+    """The engine of the next leg, and the handle for it: only for an active guard that may read from its holder."""
+    pool = exchange.core.pool
+    revision = exchange.decode.revision
+    usable = [e for e in pool.usable(Role.PREFILL) if e.revision == revision and e not in tried]
+    if entry is not None:
+        guarded = [e for e in usable if e.info.guard_active]
+        trusted = [e for e in guarded if pool.pair_allows(e, entry.decode)]
+        if trusted:
+            return policy.choose_prefill(trusted, prefer=prefer), entry
+        exchange.outcome.miss = "circuit_open" if guarded else "guard_inactive"
+    return policy.choose_prefill(usable, prefer=prefer), None
+
+
+async def _leg(exchange: Exchange, engine: Engine, offered: Entry | None) -> Result:
     """One leg on one engine. Runs to its end even if the client leaves: an abort during a pull crashes engines."""
-    outcome = exchange.outcome
+    outcome, pool = exchange.outcome, exchange.core.pool
     outcome.prefill = engine.address
-    result = await _send(exchange, engine, handle or legs.FRESH)
-    if handle is None:
+    result = await _send(exchange, engine, offered.handle if offered is not None else legs.FRESH)
+    if offered is None:
         if result.params is not None:
             result.params.pop("guard", None)
         return result
     result = _judge(exchange, engine, result)
-    if result.params is None and result.retry:
+    if result.params is not None:
+        pool.pair_succeeded(engine, offered.decode)
+    elif result.retry:
+        pool.pair_failed(engine, offered.decode)
         outcome.failed_transfer, outcome.miss = True, "transfer_failed"
     return result
 
@@ -116,6 +133,10 @@ async def _send(exchange: Exchange, engine: Engine, params: bytes) -> Result:
         result = Result(problem=error.reason)
     connection.release()
     end()
+    if result.params is not None:
+        pool.succeeded(engine)
+    elif result.retry and connection.status >= 500:
+        pool.failed(engine)
     return result
 
 
@@ -144,8 +165,8 @@ def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
     report = result.params.pop("guard", None)
     offered, verified = (report.get("offered"), report.get("verified")) if isinstance(report, dict) else (None, None)
     if not isinstance(offered, int) or not isinstance(verified, int):
-        engine.info = EngineInfo()
-        return Result(problem="unguarded")
+        exchange.core.pool.suspect(engine, reachable=True)
+        return Result(problem=UNGUARDED)
     outcome.offered_tokens, outcome.verified_tokens = offered, verified
     if verified and verified >= exchange.config.transfer.kv_recompute_threshold_tokens:
         outcome.reused_tokens = min(verified, result.prompt_tokens)

@@ -5,9 +5,10 @@ import re
 
 import aiohttp
 
-from kvloop.router.pool import Engine, EngineInfo
+from kvloop.router.pool import UNKNOWN, Engine, EngineInfo
 
 TIMEOUT_SECONDS = 5.0
+MAX_MISSED = 2
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _GUARD = "kvloop_engine_info{"
 _CACHE = "vllm:cache_config_info{"
@@ -33,12 +34,14 @@ def _labels(metrics: str, name: str) -> dict[str, str]:
 
 
 async def probe(session: aiohttp.ClientSession, engine: Engine) -> None:
-    """Ask one engine."""
+    """Ask one engine. One probe that is late says nothing yet: a busy engine is slow to tell its metrics."""
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS), session.get(f"http://{engine.address}/metrics") as answer:
-            if answer.status == 200:
-                engine.info = understand(await answer.text())
-            engine.healthy = answer.status == 200
-    except (TimeoutError, aiohttp.ClientError, OSError):
-        engine.healthy = False
-        engine.info = EngineInfo()
+            answer.raise_for_status()
+            engine.info = understand(await answer.text())
+        engine.healthy, engine.missed_probes = True, 0
+    except TimeoutError:
+        engine.missed_probes += 1
+        engine.healthy = engine.healthy and engine.missed_probes < MAX_MISSED
+    except (aiohttp.ClientError, OSError):
+        engine.healthy, engine.info = False, UNKNOWN

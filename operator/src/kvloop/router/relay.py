@@ -4,7 +4,6 @@ from typing import Any
 
 import orjson
 
-from kvloop.api.labels import Role
 from kvloop.router import errors, headers, strip
 from kvloop.router.errors import RefusalError
 from kvloop.router.exchange import Exchange
@@ -94,12 +93,11 @@ async def _keep(exchange: Exchange, handle: dict[str, Any] | None) -> None:
     if handle is None or problem:
         await core.store.mark(keys.put, problem)
         return
-    holder = core.pool.get(Role.DECODE, outcome.decode)
     entry = Entry(
         handle=orjson.dumps(handle),
-        decode=outcome.decode,
-        boot_id=holder.info.boot_id if holder is not None else "",
-        revision=holder.revision if holder is not None else "",
+        decode=exchange.decode.address,
+        boot_id=exchange.decode.info.boot_id,
+        revision=exchange.decode.revision,
         prefill=outcome.prefill,
         tokens=handle["remote_num_tokens"],
     )

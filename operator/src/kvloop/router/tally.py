@@ -23,6 +23,12 @@ class Tally:
         start: Counter[tuple[str, str] | tuple[Arm, int]] = Counter()
         self._past = deque([(clock(), start)], maxlen=SLOTS + 1)
 
+    def resize(self, window_seconds: float) -> None:
+        """Go over to another length; the window begins anew."""
+        self._step = window_seconds / SLOTS
+        self._past.clear()
+        self._past.append((self._clock(), self._now.copy()))
+
     def add(self, outcome: Outcome) -> None:
         """Count a turn that has ended."""
         self._roll()

@@ -34,10 +34,14 @@ async def _serve(exchange: Exchange, reply: Reply) -> None:
     )
     exchange.outcome.stream = exchange.request.stream
     entry = await _take(exchange)
-    engine = _choose_decode(exchange, entry)
-    params = await prefill.run(exchange, engine.revision, entry)
-    async with decode.run(exchange, engine, params) as answer:
-        await relay.run(exchange, answer, reply)
+    core = exchange.core
+    exchange.decode = await core.admission.bind(lambda: _choose_decode(exchange, entry), exchange.config.limits)
+    try:
+        params = await prefill.run(exchange, entry)
+        async with decode.run(exchange, params) as answer:
+            await relay.run(exchange, answer, reply)
+    finally:
+        core.pool.end(exchange.decode)
 
 
 def _tenant(exchange: Exchange) -> bytes:
@@ -86,13 +90,14 @@ def _stale(exchange: Exchange, entry: Entry) -> str:
     return ""
 
 
-def _choose_decode(exchange: Exchange, entry: Entry | None) -> Engine:
+def _choose_decode(exchange: Exchange, entry: Entry | None) -> Engine | None:
+    """None while every decode engine is full; raises `RefusalError` where there is none."""
     pool = exchange.core.pool
-    engine = policy.choose_decode(
-        pool.of(Role.DECODE),
-        holder=pool.get(Role.DECODE, entry.decode) if entry else None,
-        paired={engine.revision for engine in pool.of(Role.PREFILL) if engine.usable},
-    )
-    if engine is None:
+    usable = pool.usable(Role.DECODE)
+    if not usable:
         raise RefusalError(503, "No decode engine is ready; try again soon.", retry_after=RETRY_AFTER_SECONDS)
-    return engine
+    return policy.choose_decode(
+        [engine for engine in usable if engine.in_flight < exchange.config.limits.max_turns_per_engine],
+        holder=pool.get(Role.DECODE, entry.decode) if entry is not None else None,
+        paired=pool.revisions(Role.PREFILL),
+    )

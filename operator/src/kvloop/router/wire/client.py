@@ -15,6 +15,10 @@ MAX_ANSWER_BYTES = 256 << 20
 _SWEEP_SECONDS = 1.0
 
 
+STALE = "stale"
+"""Reason of a `LegError`: a connection that had been idle broke before the first byte, most likely closed before."""
+
+
 class LegError(Exception):
     """A request without an answer. `sent`: the engine may have seen it; `reason` is one word."""
 
@@ -45,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._active = 0.0
         self._limit = 0.0
         self._on_end: Callable[[], None] | None = None
+        self._reused = False
         self.idle_since = 0.0
         self._reset()
 
@@ -124,6 +129,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
         if self._complete and self._problem is None and self._keep_alive:
             self._reset()
+            self._reused = True
             self._pool.put_back(self._address, self)
         else:
             self._transport.abort()
@@ -171,7 +177,7 @@ class Connection(asyncio.Protocol):
             self._complete = True
             self._wake()
         elif not self._complete:
-            self._fail("broken")
+            self._fail("broken" if self._have_head or not self._reused else STALE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")

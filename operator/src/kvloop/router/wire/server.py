@@ -130,8 +130,8 @@ class ClientConnection(asyncio.Protocol):
             return  # what is still on its way is discarded
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(RefusalError(400, "This server speaks HTTP/1.1 only."))
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:  # raised by `_demand`
             self._refuse(self._refusal or RefusalError(400, "The request is no valid HTTP."))
         except httptools.HttpParserError:
@@ -141,6 +141,17 @@ class ClientConnection(asyncio.Protocol):
                 self._head_bytes += len(data)
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._refuse(_too_large_head())
+
+    def _decline(self, rest: bytes) -> None:
+        """Read a request as if it had not asked for an upgrade: Java's client asks for HTTP/2 with every request.
+
+        The parser has left out its body, so it reads the head once more, without the wish.
+        """
+        method, version = self._parser.get_method().decode(), self._parser.get_http_version()
+        kept = [f"{n}: {v}\r\n" for n, v in self._headers.items() if n not in ("upgrade", "connection")]
+        head = f"{method} {self._url.decode('latin-1')} HTTP/{version}\r\n{''.join(kept)}\r\n"
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(head.encode("latin-1") + rest)
 
     def connection_lost(self, _: Exception | None) -> None:
         self.server.forget(self)
@@ -180,6 +191,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
+        if self._parser.should_upgrade():
+            return
         self._demand(int(self._headers.get("content-length", 0)) <= self.server.max_body, self._too_large_body)
         if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -190,6 +203,8 @@ class ClientConnection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return  # see `_decline`
         self._in_request = False
         self._demand(len(self._ahead) < MAX_AHEAD, lambda: RefusalError(429, "Too many requests on one connection."))
         method = self._parser.get_method().decode("latin-1")
