@@ -83,6 +83,11 @@ class OperatorProcess:
         if wait:
             eventually(lambda: self.lines("serving", offset)[1:], timeout_s=60)
 
+    def ensure(self) -> None:
+        """Start it again, if a test left it ended."""
+        if self.process.poll() is not None:
+            self.start()
+
     @property
     def process(self) -> "subprocess.Popen[bytes]":
         assert self._process, "not started"

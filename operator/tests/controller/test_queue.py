@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from kvloop.controller.queue import Backoff, WorkQueue
 
@@ -116,6 +117,19 @@ def test_one_worker_at_a_time_per_key_and_once_more_for_what_came_meanwhile() ->
         assert bench.log == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
 
     run(scenario)
+
+
+def test_on_uvloop_as_in_the_operator() -> None:
+    """Its handles have less than asyncio's own."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        for delay in (60, 0, 60):
+            bench.queue.add_after("a", delay)
+        await bench.run(workers=1, seconds=0.05)
+        assert [key for _, key in bench.log] == ["a"]
+
+    uvloop.run(scenario())
 
 
 def test_the_earliest_of_several_times_counts() -> None:

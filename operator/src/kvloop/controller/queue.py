@@ -48,7 +48,7 @@ class WorkQueue(Generic[Key]):
         self._settle = settle
         self._metrics = metrics
         self._ready: OrderedDict[Key, float] = OrderedDict()
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
         self._running: set[Key] = set()
         self._dirty: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -64,12 +64,13 @@ class WorkQueue(Generic[Key]):
         if self._closed or key in self._ready:
             return
         loop = asyncio.get_running_loop()
-        timer = self._timers.get(key)
-        if timer is not None and timer.when() <= loop.time() + delay:
-            return
-        if timer is not None:
+        when = loop.time() + delay
+        if key in self._timers:
+            planned, timer = self._timers[key]
+            if planned <= when:
+                return
             timer.cancel()
-        self._timers[key] = loop.call_later(delay, self._due, key)
+        self._timers[key] = (when, loop.call_later(delay, self._due, key))
 
     def retry(self, key: Key) -> float:
         """Work on `key` again after a failure; gives the delay, which grows with every failure in a row."""
@@ -86,7 +87,7 @@ class WorkQueue(Generic[Key]):
     def close(self) -> None:
         """Hand out nothing more; workers leave when their present key is done."""
         self._closed = True
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self._ready.clear()
@@ -118,8 +119,8 @@ class WorkQueue(Generic[Key]):
         key, since = self._ready.popitem(last=False)
         self._running.add(key)
         # What was planned for later is done now: the worker looks at everything.
-        if timer := self._timers.pop(key, None):
-            timer.cancel()
+        if planned := self._timers.pop(key, None):
+            planned[1].cancel()
         self._metrics.depth(len(self._ready))
         self._metrics.waited(asyncio.get_running_loop().time() - since)
         return key
