@@ -53,7 +53,7 @@ def up() -> None:
     judge(cluster, len(one_way) + len(both_ways), wrong)
 
 
-def load_images(cluster: Cluster) -> dict[str, str]:
+def load_images(cluster: Kubernetes) -> dict[str, str]:
     """Build the images and bring them to the node; returns the references by their short names."""
     built = images.build()
     for archive in {image.tar for image in built.values()}:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -75,11 +75,14 @@ class Client:
         model: str,
         clock: Callable[[], float] = time.perf_counter,
         transport: httpx.AsyncBaseTransport | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._model = model
         self._clock = clock
         # Straight to the server: a proxy that the environment names would be in the way and in the measurement.
-        self._http = httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, trust_env=False, transport=transport)
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=_TIMEOUT_S, trust_env=False, transport=transport, headers=headers
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,7 +109,7 @@ class Client:
                 messages += ({"role": "user", "content": question},)
                 body = self._body(messages, workload.reply_tokens)
                 async with clients:
-                    reply, prompt_tokens, ttft_s = await self._stream(body)
+                    reply, prompt_tokens, ttft_s = await self.stream(body)
                 turns.append(Turn(conversation, number, system_tokens, prompt_tokens, ttft_s, body, reply))
                 messages += ({"role": "assistant", "content": reply},)
                 on_turn()
@@ -136,8 +139,8 @@ class Client:
     def _body(self, messages: Messages, reply_tokens: int) -> dict[str, Any]:
         return {"model": self._model, "messages": list(messages), "max_tokens": reply_tokens, "temperature": 0}
 
-    async def _stream(self, body: dict[str, Any]) -> tuple[str, int, float]:
-        """The reply, the prompt's tokens, and the seconds until the first text."""
+    async def stream(self, body: dict[str, Any]) -> tuple[str, int, float]:
+        """The reply to one request, streamed; the prompt's tokens; and the seconds until the first text."""
         reply, prompt_tokens, ttft_s = "", 0, 0.0
         streaming = body | {"stream": True, "stream_options": {"include_usage": True}}
         begin = self._clock()
