@@ -41,6 +41,11 @@ async def test_a_dead_decode_engine_fails_the_leg_and_a_retry_without_the_handle
     failed = await client.complete(engines.prefill, prompt, handle)
     assert (failed.status, failed.body) == (500, INTERNAL)
     assert await client.metric(engines.prefill, "vllm:nixl_num_failed_transfers_total") == 1
+    # Counted as promised; only the sources of prompt tokens tell what was really read.
+    read = 339 if known else 0
+    assert await client.metric(engines.prefill, "vllm:external_prefix_cache_hits_total") == read + 339
+    source = await client.metric(engines.prefill, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+    assert source == read
     retried = await client.complete(engines.prefill, prompt, dict(FIRST))
     assert retried.tokens == await client.cold(engines.prefill, prompt, 1)
 

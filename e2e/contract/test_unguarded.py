@@ -113,3 +113,15 @@ async def test_a_decode_engine_never_frees_blocks_pinned_for_neither_direction(
     await client.complete(engines.decode[0], client.tokens(100), {"do_remote_prefill": False}, 8)
     await engines.pass_time(setup.ttl_s + 1)
     assert await client.pinned(engines.decode[0]) == 4
+
+
+@pytest.mark.parametrize("setup", [Setup(guarded=False, decodes=2)])
+async def test_what_is_computed_on_top_of_wrong_blocks_is_wrong_by_itself(engines: Engines, client: Client) -> None:
+    """The second decode engine has the right blocks before, and reads only the ones that prefill computed."""
+    first = client.tokens(281)
+    one = await client.turn(engines.prefill, engines.decode[0], first)
+    assert one.handle["remote_num_tokens"] == 320  # whole blocks
+    prompt = [first[0] + 1, *first[1:], *one.tokens, *client.tokens(50)]
+    await client.complete(engines.decode[1], prompt[:321])
+    second = await client.turn(engines.prefill, engines.decode[1], prompt, one.handle, max_tokens=12)
+    assert second.tokens != await client.cold(engines.prefill, prompt, 12)

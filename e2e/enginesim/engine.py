@@ -70,7 +70,7 @@ class Engine:
                 finish = step.finish_reason or finish
                 yield self._finish(request, step) if step.finish_reason is not None else step
         except EngineDeadError as error:
-            self.death = str(error)
+            finish, self.death = "error", str(error)
             self._changed()
             raise EngineError(str(error)) from error
         except TransferError as error:
@@ -96,6 +96,7 @@ class Engine:
         self.metrics.queue_time.observe(self.clock.now() - request.arrival)
         if connector is not None:
             request.external_tokens = connector.match(request, request.local_tokens)
+            self._count_promise(request)
             load = connector.after_allocation(request, request.external_tokens)
             if load is Load.NOTIFY:
                 connector.notify_owner(request.kv_params, request.id)
@@ -278,6 +279,12 @@ class Engine:
     def _changed(self) -> None:
         self._change.set()
 
+    def _count_promise(self, request: Request) -> None:
+        """What the connector promised; counted before the read, so also if that fails, as in vLLM."""
+        self.metrics.external_queries.inc(len(request.prompt) - request.local_tokens)
+        self.metrics.external_hits.inc(request.external_tokens)
+        self.metrics.cached_by_source["p2p"].inc(request.external_tokens)
+
     def _count_prompt(self, request: Request) -> None:
         total, computed, external = len(request.prompt), request.cached_tokens, request.external_tokens
         recomputed = 1 if computed + 1 == total else 0
@@ -289,12 +296,8 @@ class Engine:
         metrics.prompt_by_source["external_kv_transfer"].inc(external)
         metrics.prompt_by_source["local_cache_hit"].inc(max(0, computed + recomputed - external))
         metrics.cached_by_source["device"].inc(request.local_tokens)
-        metrics.cached_by_source["p2p"].inc(external)
         metrics.prefix_queries.inc(total)
         metrics.prefix_hits.inc(request.local_tokens)
-        if self.connector is not None:
-            metrics.external_queries.inc(total - request.local_tokens)
-            metrics.external_hits.inc(external)
 
     def _count_output(self, request: Request) -> None:
         now, count = self.clock.now(), len(request.output)
