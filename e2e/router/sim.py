@@ -8,13 +8,14 @@ from typing import Any, Self
 import orjson
 
 from e2e.enginesim import Config, EngineSim, ManualClock, Transfer
-from e2e.enginesim.api.chat import prompt_of
 from e2e.router.harness import Router, config, eventually
+from e2e.router.talk import Chat, essence
 from kvloop.engine import guard
 
 BLOCK = 32
 TTL_SECONDS = 120.0
 THRESHOLD = 64
+CHAT = Chat()
 _PLUGIN = (guard, "0.1.0")
 
 
@@ -87,28 +88,38 @@ class Fleet:
         boots = self.router.app.pool.all
         await eventually(lambda: any(e.info.boot_id == connector.engine_id for e in boots()), "engine probed")
 
-    async def cold(self, body: dict[str, Any], path: str = "/v1/chat/completions") -> dict[str, Any]:
+    async def cold(self, body: dict[str, Any], path: str = Chat.path) -> dict[str, Any]:
         """What an engine answers that has nothing to reuse."""
         async with self.router.session.post(self._cold.url + path, json={**body, "stream": False}) as answer:
             assert answer.status == 200, await answer.text()
-            await self._forget()
             whole: dict[str, Any] = await answer.json()
-            return whole
-
-    async def _forget(self) -> None:
         async with self.router.session.post(self._cold.url + "/reset_prefix_cache") as answer:
             assert answer.status == 200
+        return whole
 
     async def turn(
-        self, body: dict[str, Any], *, stream: bool = False, headers: dict[str, str] | None = None
+        self,
+        body: dict[str, Any],
+        *,
+        dialect: Chat = CHAT,
+        stream: bool = False,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """One chat turn through the router; fails unless the answer is a cold engine's. Returns the reply's message."""
-        status, raw = await self.router.post({**body, "stream": stream}, headers=headers)
+        """One turn, told as a chat request; fails unless the reply is a cold engine's. Returns the reply."""
+        sent = dialect.encode(body)
+        status, raw = await self.router.post({**sent, "stream": stream}, path=dialect.path, headers=headers)
         assert status == 200, raw
-        reply = from_stream(raw) if stream else orjson.loads(raw)["choices"][0]["message"]
-        expected = (await self.cold(body))["choices"][0]["message"]
-        assert essence(reply) == essence(expected)
-        return {name: value for name, value in expected.items() if value}
+        assert b"kv_transfer_params" not in raw
+        reply = dialect.stream(raw) if stream else dialect.whole(orjson.loads(raw))
+        assert essence(reply) == essence(dialect.whole(await self.cold(sent, dialect.path)))
+        return reply
+
+    async def reply_tokens(self, body: dict[str, Any], dialect: Chat) -> list[int]:
+        """Tokens of the reply to a turn, told as a chat request."""
+        path, twin = dialect.twin(body)
+        whole = await self.cold({**twin, "return_token_ids": True}, path)
+        tokens: list[int] = whole["choices"][0]["token_ids"]
+        return tokens
 
     async def last_reuse(self) -> int:
         """Tokens reused since this was last asked."""
@@ -123,41 +134,8 @@ def leases(engine: EngineSim) -> int:
     return connector.open_leases if connector is not None else 0
 
 
-def from_stream(raw: bytes) -> dict[str, Any]:
-    """The message that a chat stream adds up to."""
-    message: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": []}
-    for event in raw.split(b"\n\n"):
-        data = event.removeprefix(b"data: ")
-        if not data or data == b"[DONE]":
-            continue
-        chunk = orjson.loads(data)
-        assert "error" not in chunk, chunk
-        for choice in chunk["choices"]:
-            delta = choice["delta"]
-            message["content"] += delta.get("content") or ""
-            message["reasoning"] += delta.get("reasoning") or ""
-            for call in delta.get("tool_calls") or ():
-                _add_call(message["tool_calls"], call)
-    return message
-
-
-def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
-    function = piece["function"]
-    if piece["index"] == len(calls):
-        calls.append({"function": {"name": function["name"], "arguments": ""}})
-    calls[piece["index"]]["function"]["arguments"] += function.get("arguments") or ""
-
-
-def essence(message: dict[str, Any]) -> Any:
-    """What must be equal: ids of tool calls are random."""
-    calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
-    return message.get("content") or "", message.get("reasoning") or "", calls
-
-
-def expected_reuse(first: dict[str, Any], reply_tokens: list[int], second: dict[str, Any]) -> int:
-    """Tokens of `second`'s prompt that decode holds after `first` and its reply, as the guard may verify them."""
-    held = (prompt_of(first) + reply_tokens)[:-1]
-    prompt = prompt_of(second)
+def expected_reuse(held: list[int], prompt: list[int]) -> int:
+    """Tokens of a prompt that decode holds, as the guard may verify them."""
     same = next((i for i, (a, b) in enumerate(zip(held, prompt[:-1], strict=False)) if a != b), None)
     if same is None:
         same = min(len(held), len(prompt) - 1)

@@ -52,7 +52,14 @@ def test_prefill_keeps_what_shapes_the_prompt_and_drops_the_rest(dialect: Dialec
 
 @pytest.mark.parametrize(
     ("choice", "kept"),
-    [("required", False), ("auto", False), ({"type": "function"}, False), ("none", True), (None, True)],
+    [
+        ("required", False),
+        ("auto", False),
+        ({"type": "function"}, False),
+        ("none", True),
+        ({"type": "none"}, True),
+        (None, True),
+    ],
 )
 def test_a_forced_tool_call_is_not_forced_on_one_token(choice: Any, kept: bool) -> None:
     body = orjson.loads(legs.prefill(CHAT, {"tool_choice": choice}, legs.FRESH))

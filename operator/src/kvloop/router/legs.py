@@ -27,10 +27,14 @@ _REPLY_ONLY: Final = frozenset(
 )  # fmt: skip
 
 
+# Choices that stay: they may keep the tools out of the prompt.
+_NO_TOOLS: Final = (None, "none", {"type": "none"})
+
+
 def prefill(dialect: Dialect, body: dict[str, Any], params: bytes) -> bytes:
     """Body of the prefill leg: the same prompt, not streaming, one token: a second one would shift the blocks."""
     leg = {name: value for name, value in body.items() if name not in _REPLY_ONLY}
-    if leg.get("tool_choice") not in (None, "none"):  # "none" may keep the tools out of the prompt
+    if leg.get("tool_choice") not in _NO_TOOLS:
         del leg["tool_choice"]
     leg[dialect.max_tokens] = 1
     leg["stream"] = False

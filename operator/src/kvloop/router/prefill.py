@@ -152,9 +152,15 @@ def _read(raw: bytes, status: int) -> Result:
     params = strip.answer(body, token_ids=True).handle
     if params is None or params.get("do_remote_prefill") is not True:
         return Result(problem="no_handle", retry=False)
-    usage = body.get("usage")
-    tokens = (usage.get("prompt_tokens") or usage.get("input_tokens")) if isinstance(usage, dict) else 0
-    return Result(params, tokens if isinstance(tokens, int) else 0)
+    return Result(params, _prompt_tokens(body.get("usage")))
+
+
+def _prompt_tokens(usage: Any) -> int:
+    """From any dialect's usage; Anthropic's counts tokens from the cache apart."""
+    if not isinstance(usage, dict):
+        return 0
+    counts = [usage.get(name) for name in ("prompt_tokens", "input_tokens", "cache_read_input_tokens")]
+    return sum(count for count in counts if isinstance(count, int))
 
 
 def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
