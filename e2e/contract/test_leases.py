@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,17 @@ async def test_a_handle_is_used_once(engines: Engines, client: Client) -> None:
     assert again.prefill.report == {"offered": 339, "verified": 0, "reason": "already_read"}
     assert two.tokens == again.tokens == await client.cold(engines.prefill, prompt, 12)
     assert await client.metric(engines.decode[0], "vllm:nixl_num_notifications_after_expiry_total") == 0
+
+
+async def test_of_two_branches_at_the_same_time_one_reads(engines: Engines, client: Client) -> None:
+    first = client.tokens(300)
+    one = await client.turn(engines.prefill, engines.decode[0], first)
+    prompts = [first + one.tokens + client.tokens(30) for _ in range(2)]
+    answers = await asyncio.gather(*(client.complete(engines.prefill, p, one.handle) for p in prompts))
+    reports = [a.report or {} for a in answers]
+    assert sorted((r["verified"], r["reason"]) for r in reports) == [(0, "already_read"), (339, "match")]
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer.tokens == await client.cold(engines.prefill, prompt, 1)
 
 
 async def test_of_several_choices_one_reads(engines: Engines, client: Client) -> None:
