@@ -1,55 +1,171 @@
-"""Objects as a real API server gave them, cut to what is read."""
+"""What is copied from objects, and what the kubelet's words are taken to mean."""
 
+from dataclasses import fields
 from typing import Any
 
+import pytest
+
+from kvloop.api.labels import APPLIED_HASH, REVISION, TEMPLATE_HASH
 from kvloop.controller import observe
+from kvloop.controller.observe import Warned
+from kvloop.plan.observed import Missing, Workload
 
-POD: dict[str, Any] = {
-    "metadata": {
-        "name": "demo-prefill-0",
-        "uid": "u",
-        "creationTimestamp": "2026-11-29T20:00:00Z",
-        "labels": {
-            "app.kubernetes.io/component": "prefill",
-            "kvloop.io/revision": "0123456789",
-            "controller-revision-hash": "demo-prefill-6d5f",
-        },
-    },
-    "status": {
-        "phase": "Running",
-        "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}],
-        "containerStatuses": [
-            {"name": "vllm", "image": "i", "restartCount": 1, "started": True, "state": {"running": {}}},
-        ],
-    },
-}
+from .doubles import owned, pod
 
 
-def test_a_started_engine_is_told_from_a_starting_one() -> None:
-    assert observe.pod(POD).containers[0].started
-    waiting = {
-        "name": "vllm",
-        "restartCount": 0,
-        "started": False,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-    }
-    starting = {**POD, "status": {**POD["status"], "containerStatuses": [waiting]}}
-    assert not observe.pod(starting).containers[0].started
+def managed(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "Service", "metadata": {"name": "s", "managedFields": list(entries)}}
 
 
-def test_a_pod_knows_the_template_it_was_made_from() -> None:
-    assert observe.pod(POD).controller_revision == "demo-prefill-6d5f"
-    labels = {"app.kubernetes.io/component": "router", "pod-template-hash": "75d8"}
-    assert observe.pod({**POD, "metadata": {**POD["metadata"], "labels": labels}}).controller_revision == "75d8"
+def entry(manager: str, operation: str = "Apply", time: str = "2030-01-01T00:00:00Z", **more: Any) -> dict[str, Any]:
+    return {"manager": manager, "operation": operation, "time": time, "fieldsV1": {"f:spec": {}}, **more}
 
 
-def test_a_stateful_set_knows_the_revision_it_would_remake_pods_from() -> None:
-    body = {
-        "kind": "StatefulSet",
-        "metadata": {"name": "demo-prefill", "uid": "u"},
-        "spec": {"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 1}}},
-        "status": {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 1, "currentRevision": "demo-prefill-6d5f"},
-    }
+def test_a_stateful_set() -> None:
+    body = owned("StatefulSet", "chat-prefill", {"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 2}}})
+    body["metadata"] |= {"uid": "u", "generation": 4, "annotations": {APPLIED_HASH: "abc"}}
+    body["status"] = {"observedGeneration": 3, "replicas": 3, "readyReplicas": 2, "updatedReplicas": 1}
+    child = observe.child(body)
+    assert (child.generation, child.observed_generation, child.applied_hash) == (4, 3, "abc")
+    assert child.workload == Workload(replicas=3, partition=2, pods=3, ready=2, updated=1)
+
+
+def test_a_deployment_tells_why_it_makes_no_pods_and_a_stateful_set_by_its_warnings() -> None:
+    body = owned("Deployment", "chat-router")
+    body["metadata"]["uid"] = "u"
+    body["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "no quota"}]}
     workload = observe.child(body).workload
     assert workload is not None
-    assert (workload.partition, workload.current_revision) == (1, "demo-prefill-6d5f")
+    assert workload.create_failure == "no quota"
+    body |= {"kind": "StatefulSet", "status": {}}
+    warnings = [Warned("FailedDelete", "other"), Warned("FailedCreate", "newest"), Warned("FailedCreate", "older")]
+    workload = observe.with_create_failure(observe.child(body), warnings).workload
+    assert workload is not None
+    assert workload.create_failure == "newest"
+
+
+def test_every_field_of_a_record_is_copied() -> None:
+    """A field that the planner is given and the controller forgets would be a default for ever."""
+    body = pod("chat-prefill-1", conditions=[], phase="Failed", reason="Evicted", message="disk", podIP="1")
+    body["status"]["conditions"] = [
+        {"type": "Ready", "status": "True"},
+        {"type": "PodScheduled", "status": "True"},
+    ]
+    body["status"]["containerStatuses"] = [
+        {
+            "name": "vllm",
+            "image": "x",
+            "restartCount": 1,
+            "started": True,
+            "state": {"running": {}, "waiting": {"reason": "w", "message": "m"}},
+            "lastState": {"terminated": {"reason": "Error", "exitCode": 1}},
+        }
+    ]
+    body["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:06Z"
+    body["metadata"]["labels"] |= {REVISION: "r", "controller-revision-hash": "c"}
+    body["metadata"]["annotations"] = {TEMPLATE_HASH: "t"}
+    body["spec"]["nodeName"] = "n"
+    record = observe.pod(body)
+    assert _unset(record) == ["unschedulable"], "which a scheduled pod does not have"
+    assert _unset(record.containers[0]) == []
+    workload = owned("Deployment", "d", {"replicas": 1, "updateStrategy": {"rollingUpdate": {"partition": 1}}})
+    workload["metadata"] |= {"uid": "u", "generation": 1, "annotations": {APPLIED_HASH: "h"}}
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "no"}
+    counts = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "currentRevision": "c"}
+    workload["status"] = {"observedGeneration": 1, "conditions": [failure], **counts}
+    child = observe.child(workload)
+    assert _unset(child) == []
+    assert child.workload is not None
+    assert _unset(child.workload) == []
+
+
+def _unset(record: Any) -> list[str]:
+    return [field.name for field in fields(record) if not getattr(record, field.name)]
+
+
+def test_a_child_with_the_least_there_can_be() -> None:
+    child = observe.child({"kind": "Service", "metadata": {"name": "s", "uid": "u"}})
+    assert (child.owner_uid, child.applied_hash, child.workload) == (None, "", None)
+
+
+def test_a_pod_in_trouble() -> None:
+    crashed = {
+        "name": "vllm",
+        "image": "x",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+        "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+    }
+    scheduled = {"type": "PodScheduled", "status": "False", "message": "0/5 nodes are available"}
+    record = observe.pod(pod("p", phase="Pending", conditions=[scheduled], containerStatuses=[crashed]))
+    assert record.unschedulable == "0/5 nodes are available"
+    (container,) = record.containers
+    assert (container.waiting, container.message, container.restarts) == ("CrashLoopBackOff", "back-off", 3)
+    assert (container.terminated, container.exit_code, container.running) == ("OOMKilled", 137, False)
+    assert not record.ready
+    assert record.created_at == 1893553445.0
+
+
+def test_a_pod_that_serves() -> None:
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
+    running = {"name": "vllm", "state": {"running": {}}, "restartCount": 0}
+    init = {"name": "init", "state": {"terminated": {"reason": "Completed", "exitCode": 0}}}
+    record = observe.pod(
+        pod("p", phase="Running", conditions=conditions, containerStatuses=[running], initContainerStatuses=[init])
+    )
+    assert (record.ready, record.scheduled, record.unschedulable) == (True, True, "")
+    assert [(each.name, each.running, each.exit_code) for each in record.containers] == [
+        ("init", False, 0),
+        ("vllm", True, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('secret "hf" not found', Missing("Secret", "hf")),
+        ('configmap "settings" not found', Missing("ConfigMap", "settings")),
+        ("couldn't find key token in Secret team/hf", Missing("Secret", "hf", "token")),
+        ("couldn't find key a.b in ConfigMap team/settings", Missing("ConfigMap", "settings", "a.b")),
+        ('MountVolume.SetUp failed for volume "keys" : secret "keys" not found', Missing("Secret", "keys")),
+        ("container has runAsNonRoot and image will run as root", None),
+    ],
+)
+def test_the_kubelets_words_for_what_is_missing(message: str, expected: Missing | None) -> None:
+    assert observe.missing([message]) == (frozenset({expected}) if expected else frozenset())
+
+
+def test_owned_fields_change_with_what_is_taken_from_us_alone() -> None:
+    ours = entry("kvloop")
+    digest = observe.owned_fields(managed(ours))
+    assert digest == observe.owned_fields(
+        managed(ours, entry("kubectl", "Update"), entry("kvloop", subresource="scale"))
+    )
+    assert digest != observe.owned_fields(managed(ours | {"fieldsV1": {"f:spec": {"f:ports": {}}}}))
+    assert observe.owned_fields(managed(entry("kubectl"))) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], False),
+        ([entry("kubectl-edit", "Update", "2030-01-01T00:00:01Z")], True),
+        ([entry("kubectl-edit", "Update", "2030-01-01T00:00:00Z")], True),
+        ([entry("kubectl-edit", "Update", "2029-12-31T23:59:59Z")], False),
+        ([entry("controller", "Update", "2030-01-01T00:00:01Z", subresource="status")], False),
+        ([entry("autoscaler", "Update", "2030-01-01T00:00:01Z", subresource="scale")], False),
+        ([entry("kvloop", "Update", "2030-01-01T00:00:01Z", subresource="status")], False),
+    ],
+)
+def test_who_edited_after_our_last_apply(others: list[dict[str, Any]], expected: bool) -> None:
+    assert observe.edited_after_us(managed(entry("kvloop"), *others)) is expected
+
+
+def test_an_object_that_we_never_applied_counts_as_edited() -> None:
+    assert observe.edited_after_us(managed())
+
+
+def test_ownership_of_the_replica_count() -> None:
+    assert observe.owns_replicas(managed(entry("kvloop", fieldsV1={"f:spec": {"f:replicas": {}}})))
+    assert not observe.owns_replicas(managed(entry("kvloop")))
+    assert not observe.owns_replicas(managed(entry("hpa", fieldsV1={"f:spec": {"f:replicas": {}}})))

@@ -6,12 +6,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvloop.api.labels import APP_COMPONENT, APPLIED_HASH, FIELD_MANAGER, REVISION, TEMPLATE_HASH
 from kvloop.plan.observed import Child, ChildRef, Container, Missing, Pod, Workload
 
 Body = Mapping[str, Any]
+
+
+class Warned(NamedTuple):
+    """An Event of type Warning about some object."""
+
+    reason: str
+    message: str
+
 
 _MISSING_OBJECT = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found')
 _MISSING_KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)")
@@ -47,11 +55,12 @@ def _workload(body: Body) -> Workload:
     )
 
 
-def with_create_failure(record: Child, warnings: tuple[str, ...]) -> Child:
-    """The record of a StatefulSet with its newest warning: its status does not tell it, as a Deployment's does."""
-    if record.workload is None or not warnings:
+def with_create_failure(record: Child, warnings: Iterable[Warned]) -> Child:
+    """The record of a StatefulSet with why it cannot make pods: its status does not tell it, as a Deployment's does."""
+    failure = next((warning.message for warning in warnings if warning.reason == "FailedCreate"), "")
+    if record.workload is None or not failure:
         return record
-    return replace(record, workload=replace(record.workload, create_failure=warnings[0]))
+    return replace(record, workload=replace(record.workload, create_failure=failure))
 
 
 def pod(body: Body) -> Pod:

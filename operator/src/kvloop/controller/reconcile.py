@@ -94,9 +94,9 @@ class Reconciler:
 
     def _observe(self, key: Key, failures: tuple[ApplyFailure, ...] = ()) -> Observed:
         pods = tuple(entry.pod for entry in self.cache.pods(key))
-        warnings = self.warnings.messages(key)
+        warnings = self.warnings.about(key)
         waiting = (container.message for pod in pods for container in pod.containers if container.message)
-        mounts = (message for pod in pods for message in warnings.get(pod.uid, ()))
+        mounts = (warning.message for pod in pods for warning in warnings.get(pod.uid, ()))
         return Observed(
             now=self.clock(),
             children={

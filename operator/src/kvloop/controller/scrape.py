@@ -124,10 +124,12 @@ def fetcher(session: aiohttp.ClientSession) -> Fetch:
         timeout = aiohttp.ClientTimeout(total=SCRAPE_TIMEOUT_SECONDS)
         async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
             answer.raise_for_status()
-            text = await answer.content.read(SCRAPE_BYTES)
-            if not answer.content.at_eof():
-                raise aiohttp.ClientPayloadError(f"{url} answers more than {SCRAPE_BYTES} bytes")
-            return text
+            text = bytearray()
+            async for part in answer.content.iter_any():
+                text += part
+                if len(text) > SCRAPE_BYTES:
+                    raise aiohttp.ClientPayloadError(f"{url} answers more than {SCRAPE_BYTES} bytes")
+            return bytes(text)
 
     return fetch
 

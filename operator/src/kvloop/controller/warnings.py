@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvloop.controller.cache import Cache, ChildEntry, Key, PodEntry
+from kvloop.controller.observe import Warned
 from kvloop.controller.settings import WARNINGS_AFTER_SECONDS, WARNINGS_EVERY_SECONDS
 from kvloop.kube.client import KubeClient
 from kvloop.plan.observed import Pod
@@ -15,11 +16,11 @@ _MUTE = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 @dataclass
 class Suspect:
-    """An object that looks stuck: since when, when its events were read, and their messages, newest first."""
+    """An object that looks stuck: since when, when the events about it were read, and these, newest first."""
 
     since: float
     read: float = 0.0
-    messages: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
 
 
 class Warnings:
@@ -35,9 +36,9 @@ class Warnings:
         """Forget a resource that is gone."""
         self._suspects.pop(key, None)
 
-    def messages(self, key: Key) -> Mapping[str, tuple[str, ...]]:
-        """What was read last."""
-        return {uid: suspect.messages for uid, suspect in self._suspects.get(key, {}).items()}
+    def about(self, key: Key) -> Mapping[str, tuple[Warned, ...]]:
+        """What was read last, by uid."""
+        return {uid: suspect.warnings for uid, suspect in self._suspects.get(key, {}).items()}
 
     async def read(self, key: Key) -> bool:
         """Read what is due; whether anything looks stuck, so that there will be something to read soon."""
@@ -51,7 +52,8 @@ class Warnings:
             age, pause = now - suspect.since, now - suspect.read
             if age >= WARNINGS_AFTER_SECONDS and (not suspect.read or pause >= WARNINGS_EVERY_SECONDS):
                 events = await self._kube.warnings(key.namespace, uid)
-                suspect.messages = tuple(event.get("message", "") for event in sorted(events, key=_when, reverse=True))
+                newest_first = sorted(events, key=_when, reverse=True)
+                suspect.warnings = tuple(Warned(e.get("reason", ""), e.get("message", "")) for e in newest_first)
                 suspect.read = now
         self._suspects[key] = suspects
         return bool(suspects)

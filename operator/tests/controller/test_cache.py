@@ -1,0 +1,120 @@
+"""What a cache takes, ignores, tells and forgets."""
+
+import asyncio
+
+import pytest
+
+from kvloop.api.labels import KIND
+from kvloop.controller.cache import Cache, Key, key_of
+from kvloop.plan.observed import ChildRef
+
+from .doubles import KEY, OWNER, Body, MemoryKube, owned, pod, resource
+
+
+@pytest.fixture
+def service(kube: MemoryKube) -> Body:
+    return kube.put(owned("Service", "chat"))
+
+
+def with_version(body: Body, version: int) -> Body:
+    return body | {"metadata": body["metadata"] | {"resourceVersion": str(version)}}
+
+
+def test_keys(service: Body) -> None:
+    assert key_of(resource()) == KEY == key_of(service) == key_of(pod("p"))
+    assert key_of({"kind": "Service", "metadata": {"name": "chat", "namespace": "team"}}) is None
+
+
+def test_only_changes_of_interest_are_told(service: Body) -> None:
+    cache = Cache()
+    assert cache.see(service) == KEY
+    assert cache.see(service) is None
+    assert cache.see(with_version(service, 1000)) is None
+    assert cache.see(with_version(service | {"metadata": service["metadata"] | {"generation": 7}}, 1001)) == KEY
+
+
+def test_an_older_version_changes_nothing() -> None:
+    cache = Cache()
+    cache.see(resource(generation=2, version=20))
+    assert cache.see(resource(generation=1, version=10)) is None
+    entry = cache.resource(KEY)
+    assert entry is not None
+    assert entry.generation == 2
+
+
+def test_a_new_object_of_the_name_replaces_the_old_one_whatever_its_version(service: Body) -> None:
+    cache = Cache()
+    cache.see(with_version(service, 1000))
+    anew = service | {"metadata": service["metadata"] | {"uid": "another", "resourceVersion": "5"}}
+    assert cache.see(anew) == KEY
+    assert cache.children(KEY)[ChildRef("Service", "chat")].uid == "another"
+    assert cache.forget(service) is None, "the end of the old one is no news about the new one"
+
+
+def test_a_resource_comes_back_as_it_was_without_what_is_not_needed() -> None:
+    cache = Cache()
+    cache.see(resource(status={"observedGeneration": 3}))
+    entry = cache.resource(KEY)
+    assert entry is not None
+    body = entry.to_body()
+    assert "managedFields" not in body["metadata"]
+    assert (body["spec"], body["status"]) == ({"model": {"name": "m"}}, {"observedGeneration": 3})
+
+
+def test_a_foreign_edit_of_the_status_is_told() -> None:
+    cache = Cache()
+    cache.see(resource())
+    assert cache.see(resource(version=2, status={"observedGeneration": 5})) == KEY
+
+
+def test_forgetting(service: Body) -> None:
+    cache = Cache()
+    for body in (resource(), service, pod("p")):
+        cache.see(body)
+        assert cache.forget(body) == KEY
+        assert cache.forget(body) is None
+    assert cache.resource(KEY) is None
+    assert not cache.children(KEY)
+    assert not cache.pods(KEY)
+    assert not cache.resources()
+
+
+def test_a_pod_told_to_go_counts_as_going_until_the_watch_shows_it() -> None:
+    cache = Cache()
+    cache.see(pod("p"))
+    cache.mark_deleting(KEY, "p")
+    (entry,) = cache.pods(KEY)
+    assert entry.pod.deleting
+
+
+def test_versions_and_drop(service: Body) -> None:
+    cache = Cache()
+    for body in (resource(), service, pod("p"), pod("q")):
+        cache.see(body)
+    assert cache.versions("Pod") == {"uid-p": 1, "uid-q": 1}
+    assert cache.versions(KIND) == {OWNER: 1}
+    assert cache.drop({"uid-p", OWNER, "unknown"}) == {KEY}
+    assert cache.versions("Pod") == {"uid-q": 1}
+    assert cache.resource(KEY) is None
+
+
+async def test_arrival_waits_for_versions_and_for_ends() -> None:
+    cache = Cache()
+    cache.see(pod("p", version=5))
+    assert await cache.arrival({"uid-p": 5}, 1)
+    waiting = asyncio.create_task(cache.arrival({"uid-p": 6, "uid-q": 1, "uid-r": 9}, 60))
+    await asyncio.sleep(0)
+    cache.see(pod("p", version=7))
+    cache.see(pod("q", version=1))
+    assert not waiting.done()
+    cache.forget(pod("r", version=2))
+    assert await waiting
+
+
+async def test_arrival_gives_up() -> None:
+    assert not await Cache().arrival({"uid-p": 1}, 0.01)
+
+
+def test_log_lines_name_the_resource() -> None:
+    reference = Key("team", "chat").extra["k8s_ref"]
+    assert (reference["kind"], reference["namespace"], reference["name"]) == (KIND, "team", "chat")
