@@ -36,7 +36,9 @@ class Tiers:
         terminalreporter.section("tiers")
         for tier in TIERS:
             if passed := self._passed[tier] + self._failed[tier]:
-                terminalreporter.write_line(f"{tier:8} {passed - self._failed[tier]} passed, {self._failed[tier]} failed")
+                terminalreporter.write_line(
+                    f"{tier:8} {passed - self._failed[tier]} passed, {self._failed[tier]} failed"
+                )
 
 
 def pytest_configure(config: pytest.Config) -> None:
