@@ -226,9 +226,6 @@ def test_a_lease_without_an_end_is_not_read(expiry: Any) -> None:
     [
         {"do_remote_decode": True, "do_remote_prefill": False},
         {"do_remote_decode": True, "do_remote_prefill": False, "remote_block_ids": None, "remote_host": None},
-        {"do_remote_prefill": False},
-        {},
-        {"x": 1},
     ],
 )
 def test_a_first_turn_passes_untouched(handle: dict[str, Any]) -> None:
@@ -237,9 +234,19 @@ def test_a_first_turn_passes_untouched(handle: dict[str, Any]) -> None:
     assert handle == before
 
 
+@pytest.mark.parametrize("handle", [{"do_remote_prefill": False, "do_remote_decode": False}, {"x": 1}])
+def test_parameters_for_neither_direction_would_pin_blocks_for_ever_and_are_emptied(handle: dict[str, Any]) -> None:
+    assert guard.shrink(handle, TOKENS[:300], KEY) is None
+    assert handle == {}
+
+
+def decode_leg(**changes: Any) -> dict[str, Any]:
+    leg = {"do_remote_prefill": True, "do_remote_decode": False, "remote_blocks_expiry_time": None}
+    return handle_of(TOKENS[:339], **{**leg, "guard": guard.Report(300, 300, "match").as_dict(), **changes})
+
+
 def test_a_decode_leg_passes_and_loses_only_the_prefills_report() -> None:
-    handle = handle_of(TOKENS[:339], do_remote_prefill=True, do_remote_decode=False, remote_blocks_expiry_time=None)
-    handle["guard"] = guard.Report(300, 300, "match").as_dict()
+    handle = decode_leg()
     before = {k: v for k, v in handle.items() if k != "guard"}
     assert guard.shrink(handle, TOKENS[:339], KEY) is None
     assert handle == before
@@ -250,9 +257,17 @@ def test_a_decode_leg_passes_and_loses_only_the_prefills_report() -> None:
     [{"remote_block_ids": None}, {"remote_block_ids": [[]]}, {"remote_host": None}, {"do_remote_decode": True}],
 )
 def test_half_a_decode_leg_computes_by_itself(changes: dict[str, Any]) -> None:
-    handle = handle_of(TOKENS[:339], **{"do_remote_prefill": True, "do_remote_decode": False, **changes})
+    handle = decode_leg(**changes)
     assert guard.shrink(handle, TOKENS[:339], KEY) is None
-    assert handle == {"do_remote_decode": False, "do_remote_prefill": False}
+    assert handle == {}
+
+
+def test_a_prefills_blocks_are_read_once_too() -> None:
+    spent, first, second = Spent(None), decode_leg(), decode_leg()
+    guard.shrink(first, TOKENS[:339], KEY, spent=spent)
+    guard.shrink(second, TOKENS[:339], KEY, spent=spent)
+    assert first["remote_num_tokens"] == 339
+    assert second == {}
 
 
 def test_the_engines_own_bookkeeping_does_not_come_from_outside() -> None:

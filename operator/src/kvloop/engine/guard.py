@@ -144,21 +144,20 @@ def shrink(
 ) -> Report | None:
     """Cut a request's handle, in place, down to what the prompt provably shares with it. Never raises.
 
-    None where no decode engine's blocks are offered (a first turn, or the decode leg). With 0 verified the prefill
-    engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
-    or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
-    `groups` is the number of this engine's KV cache groups if it is known, `spent` remembers the handles that went
-    through here.
+    None where no decode engine's blocks are offered: a first turn, or a decode leg, which passes as it is or, if vLLM
+    must not have it, is emptied. With 0 verified the prefill engine computes the whole prompt and still tells the
+    decode engine to end the lease; a handle that was used before, or is too broken for even that, is dropped.
+    `text_only` is False for prompts with multimodal features or embeddings, `groups` is the number of this engine's KV
+    cache groups if it is known, `spent` remembers the handles that went through here.
     """
     wire = handle.pop("guard", None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
         del handle[private]  # the engine's own bookkeeping must not come from outside
-    if handle.get("do_remote_prefill"):
-        # The decode leg. Half a handle would end in an assertion inside the engine.
-        if handle.get("do_remote_decode") or not _is_sound(handle) or not _are_ids(handle["remote_block_ids"]):
-            _drop(handle, do_remote_decode=False)
+    if handle.get("do_remote_prefill") or not handle.get("do_remote_decode"):
+        if not _may_load(handle, spent):
+            handle.clear()
         return None
-    if not handle.get("do_remote_decode") or not handle.get("remote_block_ids"):
+    if not handle.get("remote_block_ids"):
         return None
     offered = handle.get("remote_num_tokens")
     if not _is_int(offered, 0):
@@ -236,10 +235,25 @@ def _is_sound(handle: dict[str, Any]) -> bool:
     )
 
 
-def _drop(handle: dict[str, Any], report: Report | None = None, *, do_remote_decode: bool = True) -> Report | None:
-    """Turn a handle that cannot even be used to end the lease into a leg that offers nothing."""
+def _may_load(handle: dict[str, Any], spent: Spent | None) -> bool:
+    """Whether a decode leg may go to vLLM as it is.
+
+    Half a handle would end in an assertion there, a second read in whatever the blocks hold by then, and parameters
+    that ask for neither direction in blocks that are never freed.
+    """
+    return (
+        bool(handle.get("do_remote_prefill"))
+        and not handle.get("do_remote_decode")
+        and _is_sound(handle)
+        and _are_ids(handle["remote_block_ids"])
+        and (spent is None or spent.use(handle))
+    )
+
+
+def _drop(handle: dict[str, Any], report: Report) -> Report:
+    """Turn a handle that cannot even be used to end the lease into a first turn's parameters."""
     handle.clear()
-    handle.update(do_remote_decode=do_remote_decode, do_remote_prefill=False)
+    handle.update(do_remote_decode=True, do_remote_prefill=False)
     return report
 
 
