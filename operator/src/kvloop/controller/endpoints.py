@@ -1,5 +1,6 @@
 """The operator's own HTTP: /metrics for Prometheus and /healthz for the kubelet, on every address, IPv4 and IPv6."""
 
+import socket
 from collections.abc import Callable
 
 from aiohttp import web
@@ -23,7 +24,7 @@ class Endpoints:
         """Begin to serve; gives the ports."""
         await self._runner.setup()
         for port in dict.fromkeys(self._ports):
-            await web.TCPSite(self._runner, port=port).start()
+            await web.SockSite(self._runner, _listener(port)).start()
         return tuple(address[1] for address in self._runner.addresses)
 
     async def stop(self) -> None:
@@ -38,3 +39,10 @@ class Endpoints:
             return web.json_response({"canaryAgeSeconds": round(self._check(), 1)})
         except DeafError as error:
             return web.json_response({"error": str(error)}, status=503)
+
+
+def _listener(port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6, where there is both."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -24,27 +25,31 @@ class Settings:
         f"kvloop/router:{kvloop.__version__}", "image of the router where a resource names none"
     )
     cluster_domain: str = _setting("cluster.local", "DNS domain of the cluster")
-    metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one")
-    liveness_port: int = _setting(8081, "port of /healthz for the kubelet")
+    metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one", least=0)
+    liveness_port: int = _setting(8081, "port of /healthz for the kubelet", least=0)
     log_format: str = _setting("json", "json, with the object of every line, or text", choices=("json", "text"))
     log_level: str = _setting("info", "least severe lines that are written", choices=("debug", "info", "warning"))
     workers: int = _setting(
-        8, "resources that are worked on at a time; more only wait for the one core that Python uses"
+        8, "resources that are worked on at a time; more only wait for the one core that Python uses", least=1
     )
     settle_seconds: float = _setting(
-        0.2, "how long an event waits for others of the same resource; a dozen children come into being in a burst"
+        0.2,
+        "how long an event waits for others of the same resource; a dozen children come into being in a burst",
+        least=0,
     )
     resync_seconds: float = _setting(
-        600, "time between two passes over everything, against what no event told; costs a list of each kind"
+        600, "time between two passes over everything, against what no event told; costs a list of each kind", least=10
     )
     scrape_seconds: float = _setting(
-        60, "time between two reads of the routers' /reuse; the status changes at most as often"
+        60, "time between two reads of the routers' /reuse; the status changes at most as often", least=1
     )
     canary_seconds: float = _setting(
-        30, "time between two writes of the operator's own Lease; deaf for three of them, the liveness probe fails"
+        30,
+        "time between two writes of the operator's own Lease; deaf for three of them, the liveness probe fails",
+        least=1,
     )
     request_seconds: float = _setting(
-        30, "longest API request; Kopf's default of 300 would hold an object for five minutes"
+        30, "longest API request; Kopf's default of 300 would hold an object for five minutes", least=1
     )
     pod_namespace: str = _setting("kvloop-system", "namespace of the operator's own pod and Lease", env="POD_NAMESPACE")
     pod_name: str = _setting("kvloop-operator", "name of the operator's own pod, for its Lease", env="POD_NAME")
@@ -91,28 +96,51 @@ def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str]
     """Settings from the command line, else from the environment, else the defaults. Exits on what is not understood."""
     parser = argparse.ArgumentParser(
         prog="kvloop-operator",
-        description="Kubernetes operator for DisaggregatedInference resources. Settings are in seconds where they are"
-        " times; each is also read from the environment variable in brackets.",
+        description="Kubernetes operator for DisaggregatedInference resources. Times are in seconds. Each setting is"
+        " also read from the environment variable in brackets.",
     )
     parser.add_argument("--version", action="version", version=kvloop.__version__)
     for setting in fields(Settings):
-        _add(parser, setting, environment)
-    values = vars(parser.parse_args(arguments))
-    return Settings(**values | {"namespace": tuple(values["namespace"] or ())})
+        _add(parser, setting)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    values = vars(parser.parse_args([*_from(environment, given), *given]))
+    for setting in fields(Settings):
+        least = setting.metadata.get("least")
+        if least is not None and values[setting.name] < least:
+            parser.error(f"{_flag(setting)} must be at least {least:g}")
+    return Settings(**values | {"namespace": tuple(values["namespace"])})
 
 
-def _add(parser: argparse.ArgumentParser, setting: Any, environment: Mapping[str, str]) -> None:
-    variable = setting.metadata.get("env", _PREFIX + setting.name.upper())
-    value: Any = environment.get(variable, setting.default)
-    options: dict[str, Any] = {"type": setting.type}
+def _add(parser: argparse.ArgumentParser, setting: Any) -> None:
+    options: dict[str, Any] = {"type": setting.type, "choices": setting.metadata.get("choices")}
     if setting.name == "namespace":
         options = {"action": "append"}
-        value = [name for name in environment.get(variable, "").split(",") if name] or None
-    if choices := setting.metadata.get("choices"):
-        options["choices"] = choices
     parser.add_argument(
-        "--" + setting.name.replace("_", "-"),
-        default=value,
-        help=f"{setting.metadata['help']} (default: {setting.default or 'all'}) [{variable}]",
+        _flag(setting),
+        default=list(setting.default) if isinstance(setting.default, tuple) else setting.default,
+        help=f"{setting.metadata['help']} (default: {setting.default or 'all'}) [{_variable(setting)}]",
         **options,
     )
+
+
+def _from(environment: Mapping[str, str], given: Sequence[str]) -> list[str]:
+    """Arguments that the environment stands for, without those that are given."""
+    return [
+        f"{_flag(setting)}={value}"
+        for setting in fields(Settings)
+        if not any(each.partition("=")[0] == _flag(setting) for each in given)
+        for value in _values(setting, environment.get(_variable(setting), ""))
+    ]
+
+
+def _values(setting: Any, text: str) -> list[str]:
+    parts = text.split(",") if setting.name == "namespace" else [text]
+    return [part for part in parts if part]
+
+
+def _flag(setting: Any) -> str:
+    return "--" + str(setting.name).replace("_", "-")
+
+
+def _variable(setting: Any) -> str:
+    return str(setting.metadata.get("env", _PREFIX + setting.name.upper()))

@@ -1,0 +1,225 @@
+"""Whole passes, with the real planner and an API server in memory."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kvloop.api.labels import API_VERSION, KIND
+from kvloop.controller.apply import Applier
+from kvloop.controller.cache import Cache, Key
+from kvloop.controller.events import Poster
+from kvloop.controller.metrics import Metrics
+from kvloop.controller.queue import Backoff, WorkQueue
+from kvloop.controller.reconcile import Reconciler
+from kvloop.controller.scrape import Scraper
+from kvloop.controller.warnings import Warnings
+from kvloop.kube.errors import ForbiddenError, InvalidError, UnavailableError
+from kvloop.plan.config import PlanConfig
+
+from .doubles import KEY, OWNER, Body, Clock, MemoryKube, pod
+
+SPEC = {
+    "model": {"name": "sim", "source": {"path": "/models/sim"}, "maxLength": 8192},
+    "engine": {"image": "enginesim:1", "version": "0.32.0"},
+    "prefill": {"replicas": 1, "gpus": 0},
+    "decode": {"replicas": 1, "gpus": 0},
+    "transfer": {"fabric": "UCX"},
+    "placement": {"sameZone": "None"},
+}
+
+
+class Bench:
+    """A reconciler, and what it does to an API server in memory."""
+
+    def __init__(self, kube: MemoryKube, clock: Clock) -> None:
+        self.kube = kube
+        self.cache = Cache()
+        self.metrics = Metrics(self.cache)
+        self.queue: WorkQueue[Key] = WorkQueue(Backoff(1, 60), 0, self.metrics)
+        self.reconciler = Reconciler(
+            kube=kube,
+            cache=self.cache,
+            queue=self.queue,
+            applier=Applier(kube, self.cache, clock),
+            poster=Poster(kube, clock),
+            scraper=Scraper(self.cache, self._fetch, self.queue.add, self.metrics.scraped),
+            warnings=Warnings(kube, self.cache, clock),
+            metrics=self.metrics,
+            config=PlanConfig(router_image="router:1", plugin_files={"kvloop/__init__.py": ""}),
+            clock=clock,
+        )
+
+    async def _fetch(self, url: str) -> bytes:
+        raise OSError(url)
+
+    def see(self, generation: int = 1, spec: dict[str, Any] | None = None, **meta: Any) -> None:
+        """Let the custom resource be as given."""
+        self.kube.version += 1
+        before = self.kube.objects.get((KIND, KEY.name), {"status": {"observedGeneration": -1}})
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": KEY.name,
+                "namespace": KEY.namespace,
+                "uid": OWNER,
+                "generation": generation,
+                "resourceVersion": str(self.kube.version),
+                **meta,
+            },
+            "spec": SPEC | (spec or {}),
+            "status": before["status"],
+        }
+        self.kube.objects[KIND, KEY.name] = body
+        self.cache.see(body)
+
+    async def writes(self) -> list[str]:
+        """Make a pass; gives the kinds that were written."""
+        self.kube.writes()
+        await self.reconciler(KEY)
+        return [kind if verb == "apply" else f"{verb} {kind}" for verb, kind, _ in self.kube.writes()]
+
+    @property
+    def status(self) -> Body:
+        found: Body = self.kube.objects[KIND, KEY.name]["status"]
+        return found
+
+    def condition(self, name: str) -> Body:
+        return next(each for each in self.status["conditions"] if each["type"] == name)
+
+    def passes(self, result: str) -> float:
+        return self.metrics.registry.get_sample_value("kvloop_reconcile_total", {"result": result}) or 0
+
+
+@pytest.fixture
+def bench(kube: MemoryKube, clock: Clock) -> Bench:
+    return Bench(kube, clock)
+
+
+async def test_the_first_pass_makes_everything_and_the_second_nothing(bench: Bench) -> None:
+    bench.see()
+    first = await bench.writes()
+    assert first.count("StatefulSet") == 2
+    assert first.count("status DisaggregatedInference") == 1
+    assert first.index("ServiceAccount") < first.index("StatefulSet") < first.index("Deployment")
+    assert bench.status["observedGeneration"] == 1
+    assert bench.condition("Reconciling")["status"] == "True"
+    assert await bench.writes() == []
+    assert bench.passes("ok") == 2
+
+
+async def test_the_status_is_written_although_a_child_failed_and_the_pass_comes_again(bench: Bench) -> None:
+    bench.see()
+    bench.kube.errors["Service", "chat"] = ForbiddenError("exceeded quota", 403)
+    assert "status DisaggregatedInference" in await bench.writes()
+    assert "exceeded quota" in bench.condition("Ready")["message"]
+    assert (bench.passes("retry"), bench.queue.retry(KEY) > 1.4) == (1, True)
+
+
+async def test_an_api_server_that_is_away_is_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.see()
+    bench.kube.errors["ServiceAccount", "chat-router"] = UnavailableError("no connection")
+    assert await bench.writes() == ["ServiceAccount"]
+    assert bench.passes("retry") == 1
+    assert "takes no requests" in caplog.text
+
+
+async def test_an_error_of_ours_stays_with_its_resource(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.see()
+    bench.kube.errors["ServiceAccount", "chat-router"] = RuntimeError("a bug")  # type: ignore[assignment]  # a bug
+    await bench.reconciler(KEY)
+    assert bench.passes("error") == 1
+    assert "a bug" in caplog.text
+
+
+async def test_while_it_is_deleted_nothing_is_made_or_deleted(bench: Bench) -> None:
+    bench.see()
+    await bench.reconciler(KEY)
+    del bench.kube.objects["ConfigMap", "chat-router"]
+    bench.see(deletionTimestamp="2030-01-01T00:00:00Z", deletionGracePeriodSeconds=0)
+    assert set(await bench.writes()) <= {"status DisaggregatedInference", "create Event"}
+
+
+async def test_a_resource_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
+    bench.see()
+    await bench.reconciler(KEY)
+    bench.cache.forget(bench.kube.objects[KIND, KEY.name])
+    assert await bench.writes() == []
+
+
+async def test_an_object_that_cannot_be_read_is_left_alone(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.see(spec={"model": None})
+    assert await bench.writes() == []
+    assert "cannot be read" in caplog.text
+    assert bench.passes("ok") == 1
+
+
+async def test_a_status_field_that_the_crd_lacks_is_left_out(bench: Bench) -> None:
+    bench.see()
+    apply_status, refused = bench.kube.apply_status, []
+
+    async def older(body: Body) -> Body:
+        if "lastProgressAt" in body["status"]["rollout"]:
+            refused.append(body)
+            path = "status.rollout.lastProgressAt"
+            raise InvalidError(f".{path}: field not declared in schema", 500, path)
+        return await apply_status(body)
+
+    bench.kube.apply_status = older  # type: ignore[method-assign]  # as with the CRD of a former release
+    await bench.reconciler(KEY)
+    assert bench.status["observedGeneration"] == 1
+    assert await bench.writes() == []
+    assert len(refused) == 1
+
+
+async def test_a_status_that_is_refused_for_another_reason_is_an_error(bench: Bench) -> None:
+    bench.see()
+    bench.kube.errors[KIND, KEY.name] = InvalidError("too long", 422)
+    await bench.reconciler(KEY)
+    assert bench.passes("error") == 1
+
+
+async def test_events_tell_of_transitions(bench: Bench) -> None:
+    bench.see()
+    assert "create Event" in await bench.writes()
+    assert await bench.writes() == []
+
+
+async def test_pods_in_the_way_of_a_rollout_are_deleted_once(bench: Bench) -> None:
+    bench.see()
+    await bench.reconciler(KEY)
+    stuck = {"name": "vllm", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
+    body = pod("chat-prefill-0", phase="Pending", containerStatuses=[stuck])
+    body["metadata"]["annotations"] = {"kvloop.io/template-hash": "of-a-former-edit"}
+    body["metadata"]["labels"] |= {"kvloop.io/revision": "former", "controller-revision-hash": "former"}
+    bench.kube.objects["Pod", "chat-prefill-0"] = body
+    bench.cache.see(body)
+    workload = bench.kube.objects["StatefulSet", "chat-prefill"]
+    bench.cache.see(workload | {"status": {"replicas": 1, "currentRevision": "other", "observedGeneration": 1}})
+    assert (await bench.writes()).count("delete Pod") == 1
+    assert (await bench.writes()).count("delete Pod") == 0
+
+
+async def test_a_resource_that_is_not_ready_is_looked_at_again_without_an_event(bench: Bench) -> None:
+    bench.see()
+    await bench.reconciler(KEY)
+    worked = []
+
+    async def process(key: Key) -> None:
+        worked.append(key)
+        bench.queue.close()
+
+    bench.queue.add_after(KEY, 0)
+    await asyncio.wait_for(bench.queue.work(process), 5)
+    assert worked == [KEY]
+
+
+def test_custom_resources_are_counted_by_condition(bench: Bench) -> None:
+    bench.see()
+    labels = {"condition": "Ready", "status": "False", "reason": "Progressing"}
+    assert bench.metrics.registry.get_sample_value("kvloop_custom_resources", labels) is None
+    ready = {"type": "Ready", "status": "False", "reason": "Progressing"}
+    body = bench.kube.objects[KIND, KEY.name] | {"status": {"conditions": [ready]}}
+    bench.cache.see(body | {"metadata": body["metadata"] | {"resourceVersion": "999"}})
+    assert bench.metrics.registry.get_sample_value("kvloop_custom_resources", labels) == 1
