@@ -50,13 +50,13 @@ lint: venv  ## Format, style, types, import directions
 
 generate: venv  ## Write the CRD, the reference, the plain install and the golden files from their sources
 	@$(PYTHON) -m kvloop.api.generate
-	@$(PYTHON) manifests/generate.py
+	@$(PYTHON) -m e2e.charts
 	@$(BIN)/pytest --quiet operator/tests/plan/test_goldens.py --update-goldens
 
 verify: venv  ## Fail if anything generated is out of date
 	@echo "==> verify"
 	@$(PYTHON) -m kvloop.api.generate --check
-	@$(PYTHON) manifests/generate.py --check
+	@$(PYTHON) -m e2e.charts --check
 
 images: venv  ## Build the container images without a Docker engine
 	@$(PYTHON) -m e2e.images build

@@ -54,6 +54,12 @@ class Program:
             major, minor, _ = self.version.removeprefix("v").split(".", 2)
             for key, value in (("gitVersion", self.version), ("gitMajor", major), ("gitMinor", minor)):
                 flags += f" -X k8s.io/component-base/version.{key}={value}"
+        if self.module == "helm.sh/helm/v3":  # without a cluster, charts are rendered for Kubernetes v1.20 else
+            flags += f" -X helm.sh/helm/v3/internal/version.version={self.version}"
+            _, minor, _ = PROGRAMS["kubectl"].version.split(".", 2)
+            for package in ("chartutil", "lint/rules"):
+                flags += f" -X helm.sh/helm/v3/pkg/{package}.k8sVersionMajor=1"
+                flags += f" -X helm.sh/helm/v3/pkg/{package}.k8sVersionMinor={minor}"
         return flags
 
     @property
@@ -72,6 +78,8 @@ PROGRAMS = {
         *(Program(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", "k8s.io/kubernetes") for name in _KUBERNETES),
         Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok"),
         Program("coredns", "coredns", "kvloop.io/e2e/cluster/coredns", "github.com/coredns/coredns"),
+        Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", "helm.sh/helm/v3"),
+        Program("kstatus", "kstatus", "kvloop.io/e2e/cluster/kstatus", "github.com/fluxcd/cli-utils"),
         Program("testpod", "testpod", "kvloop.io/e2e/cluster/testpod"),
     )
 }

@@ -1,60 +1,18 @@
 """kstatus, `kubectl wait` and Argo CD read the status right at every moment of a resource's life.
 
-Each reader decides as its own code does: kstatus in cli-utils' pkg/kstatus/status/generic.go, `kubectl wait` in
-kubectl's pkg/cmd/wait, Argo CD's by the health check that kvloop recommends.
+Argo CD's is the health check in manifests/argocd.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from e2e.gitops.readers import argo, kstatus, kubectl_wait
 from kvloop.api.labels import Role
 from kvloop.plan.observed import Missing
 
-Body = Mapping[str, Any]
 PULL = {"waiting": "ErrImagePull", "message": "rpc error: code = NotFound desc = registry.example/i:1: not found"}
-
-
-def kstatus(body: Body) -> str:
-    meta, found = body["metadata"], body.get("status", {})
-    if "deletionTimestamp" in meta:
-        return "Terminating"
-    if "observedGeneration" in found and found["observedGeneration"] != meta["generation"]:
-        return "InProgress"
-    conditions = found.get("conditions", [])
-    for condition in conditions:
-        if condition["type"] == "Reconciling" and condition["status"] == "True":
-            return "InProgress"
-        if condition["type"] == "Stalled" and condition["status"] == "True":
-            return "Failed"
-    for condition in conditions:
-        if condition["type"] == "Ready":
-            return "Current" if condition["status"] == "True" else "InProgress"
-    return "Current"
-
-
-def kubectl_wait(body: Body, kind: str = "Ready", wanted: str = "True") -> bool:
-    found = body.get("status", {})
-    for condition in found.get("conditions", []):
-        if condition["type"] == kind:
-            generation = condition.get("observedGeneration", found.get("observedGeneration"))
-            if generation is not None and generation < body["metadata"]["generation"]:
-                return False
-            return bool(condition["status"] == wanted)
-    return False
-
-
-def argo(body: Body) -> str:
-    meta, found = body["metadata"], body.get("status", {})
-    if "deletionTimestamp" in meta or found.get("observedGeneration") != meta["generation"]:
-        return "Progressing"
-    conditions = {each["type"]: each["status"] for each in found.get("conditions", [])}
-    if conditions.get("Stalled") == "True":
-        return "Degraded"
-    if body["spec"].get("rollout", {}).get("paused"):
-        return "Suspended"
-    return "Healthy" if conditions.get("Ready") == "True" else "Progressing"
 
 
 class Replay:

@@ -1,0 +1,2 @@
+obj.spec.rollout.paused = false
+return obj
