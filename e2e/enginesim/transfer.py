@@ -178,7 +178,9 @@ class Connector:
             if len(blocks) > len(remote_blocks):
                 raise EngineDeadError("assert num_decode_blocks <= len(prefill_group)")
             began = self._clock.now()
-            await pause(self._clock, self.scaled(self._config.knobs.speed.transfer(request.external_tokens)))
+            speed = self._config.knobs.speed
+            line = speed.hand_over if params.get("do_remote_prefill") else speed.transfer
+            await pause(self._clock, self.scaled(line(request.external_tokens)))
             raw = await remote.read(remote_blocks[-len(blocks) :])
         except TransferError as error:
             log.warning("KV transfer of %s failed: %s", request.id, error)

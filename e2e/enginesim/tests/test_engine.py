@@ -111,7 +111,7 @@ async def test_time_passes_as_the_speed_model_says(stack: AsyncExitStack) -> Non
 PAIR = replace(
     CONFIG, transfer=Transfer(bidirectional_kv_xfer=True), side_channel_host="127.0.0.1", side_channel_port=0
 )
-MINUTE = Speed(60_000, 0, 0, 0, 0, 0)
+MINUTE = Speed(60_000, 0, 0, 0, 0, 0, 0)
 
 
 async def test_heartbeats_keep_prefill_blocks_while_their_reader_waits_its_turn(stack: AsyncExitStack) -> None:

@@ -156,11 +156,11 @@ async def test_a_clock_moved_by_hand_runs_what_has_come_due_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "tokens", "prefill_ms", "reused_ms", "transfer_ms"),
-    [("qwen3-32b", 24_000, 744, 414, 130), ("glm-5-fp8", 20_000, 2331, 541, 110)],
+    ("model", "tokens", "prefill_ms", "reused_ms", "transfer_ms", "first_token_ms"),
+    [("qwen3-32b", 24_000, 744, 414, 130, 778), ("glm-5-fp8", 20_000, 2331, 541, 110, 2334)],
 )
 def test_speed_models_pass_through_the_published_longest_points(
-    model: str, tokens: int, prefill_ms: float, reused_ms: float, transfer_ms: float
+    model: str, tokens: int, prefill_ms: float, reused_ms: float, transfer_ms: float, first_token_ms: float
 ) -> None:
     speed, history, new = PRESETS[model], 2250, 450
     total = tokens + history
@@ -169,6 +169,8 @@ def test_speed_models_pass_through_the_published_longest_points(
     reused = speed.transfer(total - new) + speed.prefill(new, total - new)
     # One turn in ten of the published average is a first one, which reuses nothing.
     assert (0.9 * reused * 1e3 + 0.1 * prefill_ms) == pytest.approx(reused_ms, rel=0.05)
+    first_token = speed.prefill(total, 0) + speed.hand_over(total) + speed.prefill(1, total)
+    assert first_token * 1e3 == pytest.approx(first_token_ms, rel=0.05)
 
 
 # Messages.
