@@ -16,7 +16,7 @@ import inspect
 import logging
 import os
 import uuid
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -193,13 +193,16 @@ def _export(config: Any, *, active: bool) -> None:
         "block_size": str(getattr(getattr(config, "cache_config", None), "block_size", "")),
         "boot_id": os.environ[_BOOT_ID],
     }
-    info = _prometheus().Gauge(
-        "kvloop_engine_info", "kvloop's engine plugin; boot_id changes at each start.", list(labels),
-        multiprocess_mode="max",
-    )  # fmt: skip
-    info.labels(**labels).set(1)
+    _info(tuple(labels)).labels(**labels).set(1)
 
 
+@cache
+def _info(labels: tuple[str, ...]) -> Any:
+    text = "kvloop's engine plugin; boot_id changes at each start."
+    return _prometheus().Gauge("kvloop_engine_info", text, labels, multiprocess_mode="max")
+
+
+@cache
 def _counters() -> Callable[[Report], None]:
     counter = _prometheus().Counter
     handles = counter("kvloop_guard_handles", "Handles that offered KV, by what the guard made of them.", ["reason"])
