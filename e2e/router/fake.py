@@ -29,7 +29,16 @@ class Seen:
 
     @property
     def handle(self) -> bool:
-        """Whether it came with a decode engine's handle."""
+        """Whether it came with a decode engine's handle, to be read."""
+        return self._offers and self.kv["remote_num_tokens"] > 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether it came with a handle only to end its lease."""
+        return self._offers and self.kv["remote_num_tokens"] == 0
+
+    @property
+    def _offers(self) -> bool:
         return bool(self.kv and self.kv.get("do_remote_decode") and self.kv.get("remote_block_ids"))
 
 
@@ -159,7 +168,7 @@ class FakeEngine:
         return {
             "remote_block_ids": [[1, 2, 3]],
             "remote_engine_id": f"{self.role}-{self.boot_id}",
-            "remote_request_id": f"chatcmpl-{next(self._serial)}",
+            "remote_request_id": f"chatcmpl-{self.port}-{next(self._serial)}",
             "remote_host": "127.0.0.1",
             "remote_port": 5600,
             "tp_size": 1,

@@ -33,7 +33,7 @@ async def test_a_follow_up_returns_the_handle_once(pair: Pair, stream: bool) -> 
     first, second = pair.prefill.seen
     assert not first.handle
     assert second.handle
-    assert second.kv["remote_request_id"] == "chatcmpl-0"
+    assert second.kv["remote_request_id"] == f"chatcmpl-{pair.decode.port}-0"
     assert second.kv["some_future_key"] == [1]
     counters = (await pair.router.reuse()).counters
     assert (counters.turns, counters.follow_ups, counters.reused_turns) == (2, 1, 1)

@@ -28,16 +28,16 @@ A, B = entry("a"), entry("b")
 async def test_an_entry_is_taken_once() -> None:
     store = MemoryStore(10, Clock())
     await store.put(b"k", A, 60)
-    assert await store.take([b"k"]) == Found(A)
-    assert await store.take([b"k"]) == Found(reason="used")
+    assert await store.take([b"k"]) == Found(A, key=b"k")
+    assert await store.take([b"k"]) == Found(reason="used", key=b"k")
 
 
 async def test_the_first_key_with_an_entry_counts_and_the_others_stay() -> None:
     store = MemoryStore(10, Clock())
     await store.put(b"old", A, 60)
     await store.put(b"older", B, 60)
-    assert await store.take([b"new", b"old", b"older"]) == Found(A)
-    assert await store.take([b"older"]) == Found(B)
+    assert await store.take([b"new", b"old", b"older"]) == Found(A, key=b"old")
+    assert await store.take([b"older"]) == Found(B, key=b"older")
 
 
 async def test_an_unknown_conversation_has_not_been_seen() -> None:
@@ -50,7 +50,7 @@ async def test_it_expires_and_says_so() -> None:
     store = MemoryStore(10, clock)
     await store.put(b"k", A, 60)
     clock.now += 60
-    assert await store.take([b"k"]) == Found(reason="expired")
+    assert await store.take([b"k"]) == Found(reason="expired", key=b"k")
     assert len(store) == 0
 
 
@@ -62,24 +62,35 @@ async def test_expired_handles_free_their_memory_with_the_next_put() -> None:
     clock.now += 61
     await store.put(b"k", B, 60)
     assert len(store) == 1
-    assert await store.take([b"7"]) == Found(reason="expired")
+    assert await store.take([b"7"]) == Found(reason="expired", key=b"7")
 
 
 async def test_a_mark_takes_the_entry_s_place() -> None:
     store = MemoryStore(10, Clock())
     await store.put(b"k", A, 60)
     await store.mark(b"k", "holdout")
-    assert await store.take([b"k"]) == Found(reason="holdout")
+    assert await store.take([b"k"]) == Found(reason="holdout", key=b"k")
     await store.put(b"k", B, 60)
-    assert await store.take([b"k"]) == Found(B)
+    assert await store.take([b"k"]) == Found(B, key=b"k")
 
 
 async def test_the_oldest_is_evicted() -> None:
     store = MemoryStore(2, Clock())
     for key in (b"1", b"2", b"1", b"3"):
         await store.put(key, entry(key.decode()), 60)
-    assert await store.take([b"2"]) == Found(reason="evicted")
-    assert await store.take([b"1"]) == Found(entry("1"))
+    assert await store.take([b"2"]) == Found(reason="evicted", key=b"2")
+    assert await store.take([b"1"]) == Found(entry("1"), key=b"1")
+
+
+async def test_what_nobody_can_take_any_more_is_returned() -> None:
+    clock = Clock()
+    store = MemoryStore(2, clock)
+    assert await store.put(b"1", A, 60) == []
+    assert await store.put(b"1", B, 60) == [A]
+    assert await store.put(b"2", A, 60) == []
+    assert await store.put(b"3", A, 60) == [B]
+    clock.now += 61
+    assert await store.put(b"3", B, 60) == []
 
 
 actions = st.lists(

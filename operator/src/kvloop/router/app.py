@@ -28,6 +28,8 @@ from kvloop.router.pool import Endpoint, Engine, Pool
 from kvloop.router.probe import probe
 from kvloop.router.store import Store
 from kvloop.router.store.memory import MemoryStore
+from kvloop.router.store.resp import Client
+from kvloop.router.store.valkey import ValkeyStore
 from kvloop.router.summary import Summary
 from kvloop.router.tally import Tally
 from kvloop.router.wire.client import Upstream
@@ -76,6 +78,7 @@ class App:
         self.admin_port = await self._start_admin(admin.app(), config.admin.host, config.admin.port)
         self._follow(config.endpoints)
         self._spawn(self._probe_all())
+        self._spawn(self.core.leases.run())
         log.info("serving on port %d, admin on port %d", self.port, self.admin_port)
 
     def apply(self, config: RouterConfig) -> None:
@@ -90,6 +93,7 @@ class App:
         if config.window_seconds != old.window_seconds:
             self.tally.resize(config.window_seconds)
         if config.store != old.store:
+            self.core.store.close()
             self.core.store = self._make_store(config.store)
         if config.endpoints != old.endpoints:
             self._follow(config.endpoints)
@@ -112,11 +116,13 @@ class App:
         await self._server.stop(self.config.drain_seconds)
         with contextlib.suppress(TimeoutError):  # prefill legs whose clients have left
             await asyncio.wait_for(self.pool.idle(), self.config.deadlines.prefill_seconds)
+        await self.core.leases.stop()
         await self._runner.cleanup()
         tasks = [*self._tasks, *([self._source] if self._source else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.core.store.close()
         self.core.upstream.close()
         await self._session.close()
 
@@ -127,6 +133,8 @@ class App:
         return int(self._runner.addresses[0][1])
 
     def _make_store(self, config: StoreConfig) -> Store:
+        if config.valkey is not None:
+            return ValkeyStore(Client(config.valkey), self.metrics.observe_store)
         return MemoryStore((config.memory or MemoryConfig()).max_conversations, self._clock)
 
     def _load_certificate(self, tls: TLS) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kvloop.api.contract import RouterConfig
 from kvloop.router.admission import Admission
 from kvloop.router.apikeys import ApiKeys
+from kvloop.router.leases import Leases
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Pool
 from kvloop.router.store import Store
@@ -44,11 +45,15 @@ class Core:
     """Counts, measures and logs a turn that has ended."""
     clock: Callable[[], float]
     """Monotonic, in seconds."""
+    leases: Leases = field(init=False)
     ready: bool = False
     """Whether new clients are welcome: the engines are known, and the router is not on its way out."""
     draining: bool = False
     _boot: str = field(default_factory=lambda: secrets.token_hex(8))
     _serial: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.leases = Leases(self)
 
     def new_id(self) -> str:
         """An id for one leg; engines build theirs from it, so it never repeats and tells nothing."""

@@ -4,7 +4,7 @@ The guard in the engines compares tokens, so a wrong key costs a recomputation a
 do is to keep tenants apart and to be found again by the next turn, at a cost that is linear in the history.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -28,6 +28,12 @@ class Keys:
 def tenant(credentials: str | None) -> bytes:
     """Digest of what tells tenants apart; the same for all clients that show nothing."""
     return sha256(b"tenant\0" + (credentials or "").encode("utf-8", "surrogateescape")).digest()[:_BYTES]
+
+
+def of_request(headers: Mapping[str, str], trusted: str | None) -> bytes:
+    """The tenant of a request: by the header that a trusted gateway sets, or by the credentials that it shows."""
+    named = headers.get(trusted.lower()) if trusted else None
+    return tenant(named or headers.get("authorization") or headers.get("x-api-key"))
 
 
 def explicit(whose: bytes, conversation: str) -> Keys:

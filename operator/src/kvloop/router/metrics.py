@@ -49,8 +49,19 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._store = Histogram(
+            "kvloop_router_store_seconds",
+            "Calls of the store's server, late and failed ones included.",
+            ["call"],
+            buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5),
+            registry=registry,
+        )
         self._first_by_arm = {arm: self._first.labels(arm) for arm in Arm}
         self._prefill_by_arm = {arm: self._prefill.labels(arm) for arm in Arm}
+
+    def observe_store(self, call: str, seconds: float) -> None:
+        """Count a call of the store."""
+        self._store.labels(call).observe(seconds)
 
     def observe(self, outcome: Outcome) -> None:
         """Count a turn that has ended."""

@@ -57,6 +57,7 @@ async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
 
 async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
     if entry is not None and entry.revision != exchange.decode.revision:
+        exchange.core.leases.end(entry)
         entry, exchange.outcome.miss = None, "revision"
     prefer = entry.prefill if entry is not None else ""
     tried: list[Engine] = []
@@ -65,6 +66,8 @@ async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
         engine, offered = _choose(exchange, entry, prefer, tried)
         if engine is None or len(tried) >= MAX_ENGINES:
             break
+        if entry is not None and offered is None:
+            exchange.core.leases.end(entry)
         entry = None  # never twice
         result = await _leg(exchange, engine, offered)
         if result.params is not None or not result.retry:

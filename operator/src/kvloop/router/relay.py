@@ -1,19 +1,13 @@
-"""From the decode engine's answer to the client, and the handle in it into the store."""
-
-from typing import Any
+"""From the decode engine's answer to the client."""
 
 import orjson
 
-from kvloop.router import errors, headers, strip
+from kvloop.router import errors, headers, keep, strip
 from kvloop.router.errors import RefusalError
 from kvloop.router.exchange import Exchange
 from kvloop.router.sse import EventTooLongError, Scanner
-from kvloop.router.store import Entry
 from kvloop.router.wire.client import Connection, LegError
 from kvloop.router.wire.server import Reply
-
-MARGIN_SECONDS = 10
-"""A handle is forgotten this long before the lease ends: prefill declines its last 5 s, and may queue first."""
 
 
 async def run(exchange: Exchange, answer: Connection, reply: Reply) -> None:
@@ -39,7 +33,7 @@ async def _whole(exchange: Exchange, answer: Connection, reply: Reply) -> None:
         body = None
     handle, changed = strip.answer(body, token_ids=exchange.request.token_ids)
     if answer.status == 200:
-        await _keep(exchange, handle)
+        await keep.run(exchange, handle)
     exchange.outcome.first_byte_seconds = exchange.elapsed
     reply.send(answer.status, headers.to_client(answer.headers), orjson.dumps(body) if changed else raw)
 
@@ -70,7 +64,7 @@ class _Stream:
             reply.end(self._tail + errors.event(message, exchange.dialect))
         else:
             self._tail += scanner.finish()
-            await _keep(exchange, scanner.handle)
+            await keep.run(exchange, scanner.handle)
             reply.end(self._tail)
 
     def _pass_on(self, data: bytes) -> None:
@@ -82,39 +76,3 @@ class _Stream:
             self._tail += data
         elif data:
             self._reply.write(data)
-
-
-async def _keep(exchange: Exchange, handle: dict[str, Any] | None) -> None:
-    """Put the handle where the next turn will look for it, or a mark that this turn was there."""
-    keys, outcome, core = exchange.request.keys, exchange.outcome, exchange.core
-    if keys is None or keys.put is None or exchange.request.unfit is not None:
-        return
-    problem = _problem(exchange, handle)
-    if handle is None or problem:
-        await core.store.mark(keys.put, problem)
-        return
-    entry = Entry(
-        handle=orjson.dumps(handle),
-        decode=exchange.decode.address,
-        boot_id=exchange.decode.info.boot_id,
-        revision=exchange.decode.revision,
-        prefill=outcome.prefill,
-        tokens=handle["remote_num_tokens"],
-    )
-    await core.store.put(keys.put, entry, exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS)
-
-
-def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:
-    """Why the next turn will not be able to reuse this one, if so."""
-    if exchange.outcome.holdout:
-        return "holdout"
-    if not exchange.config.transfer.bidirectional:
-        return "disabled"
-    if handle is None:
-        return "no_handle"
-    if not isinstance(handle.get("guard"), dict):
-        return "guard_inactive"
-    tokens = handle.get("remote_num_tokens")
-    if handle.get("do_remote_decode") is not True or not isinstance(tokens, int) or not handle.get("remote_block_ids"):
-        return "bad_handle"
-    return ""

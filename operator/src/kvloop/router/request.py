@@ -11,6 +11,7 @@ from kvloop.router.dialects import Dialect, Unfit
 from kvloop.router.errors import RefusalError
 from kvloop.router.keys import Keys
 
+END_HEADER = "x-conversation-end"
 _ID_HEADERS = ("x-conversation-id", "x-session-id")
 _MAX_ID_CHARS = 1024
 _CACHE_CONTROL = b'"cache_control"'
@@ -32,6 +33,8 @@ class TurnRequest:
     """None where neither the history nor the client names a conversation."""
     named: bool
     """The client named the conversation."""
+    ends: bool
+    """The client says that no turn will follow."""
     unfit: Unfit | None
 
 
@@ -53,6 +56,7 @@ def read(dialect: Dialect, raw: bytes, headers: Mapping[str, str], whose: bytes)
         token_ids=bool(body.get("return_token_ids")),
         keys=found,
         named=named is not None,
+        ends=headers.get(END_HEADER, "").lower() in ("1", "true"),
         unfit=unfit,
     )
 

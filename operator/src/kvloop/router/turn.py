@@ -29,9 +29,9 @@ async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) 
 
 
 async def _serve(exchange: Exchange, reply: Reply) -> None:
-    exchange.request = request.read(
-        exchange.dialect, exchange.incoming.body, exchange.incoming.headers, _tenant(exchange)
-    )
+    incoming = exchange.incoming
+    whose = keys.of_request(incoming.headers, exchange.config.tenant_header)
+    exchange.request = request.read(exchange.dialect, incoming.body, incoming.headers, whose)
     exchange.outcome.stream = exchange.request.stream
     entry = await _take(exchange)
     core = exchange.core
@@ -44,12 +44,6 @@ async def _serve(exchange: Exchange, reply: Reply) -> None:
         core.pool.end(exchange.decode)
 
 
-def _tenant(exchange: Exchange) -> bytes:
-    headers, trusted = exchange.incoming.headers, exchange.config.tenant_header
-    shown = headers.get(trusted.lower()) if trusted else None
-    return keys.tenant(shown or headers.get("authorization") or headers.get("x-api-key"))
-
-
 async def _take(exchange: Exchange) -> Entry | None:
     """The handle of the turn before, if there is one and its holder still has the KV."""
     config, outcome, wanted = exchange.config, exchange.outcome, exchange.request
@@ -60,7 +54,10 @@ async def _take(exchange: Exchange) -> Entry | None:
         outcome.not_eligible = "no_conversation"
         return None
     outcome.holdout = in_holdout(wanted.keys.root, config.holdout_percent)
+    leases = exchange.core.leases
     found = await exchange.core.store.take(wanted.keys.take)
+    if found.key is not None:
+        leases.forget(found.key)
     outcome.follow_up = found.seen
     outcome.miss = found.reason
     if outcome.holdout:
@@ -69,7 +66,10 @@ async def _take(exchange: Exchange) -> Entry | None:
         outcome.miss = "disabled"
     elif found.entry is not None:
         outcome.miss = _stale(exchange, found.entry)
-        return None if outcome.miss else found.entry
+        if not outcome.miss:
+            return found.entry
+    if found.entry is not None:
+        leases.end(found.entry)
     return None
 
 

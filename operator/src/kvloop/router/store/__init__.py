@@ -28,11 +28,19 @@ class Found:
 
     entry: Entry | None = None
     reason: str = ""
+    key: bytes | None = None
+    """The entry's, or that of the reason."""
 
     @property
     def seen(self) -> bool:
         """Whether an earlier turn is known."""
         return self.entry is not None or bool(self.reason)
+
+
+USED = "used"
+EXPIRED = "expired"
+EVICTED = "evicted"
+UNAVAILABLE = "store_unavailable"
 
 
 class Store(Protocol):
@@ -41,8 +49,14 @@ class Store(Protocol):
     async def take(self, keys: Sequence[bytes]) -> Found:
         """Take the entry of the first key that has one: no other turn will get it."""
 
-    async def put(self, key: bytes, entry: Entry, seconds: float) -> None:
-        """Keep an entry for that long, in place of an older one."""
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[Entry]:
+        """Keep an entry for that long, in place of an older one.
+
+        Returns entries that certainly nobody can take any more, so that their leases can be ended.
+        """
 
     async def mark(self, key: bytes, reason: str) -> None:
         """Remember that a turn ended here and left no handle."""
+
+    def close(self) -> None:
+        """Let go of whatever the store holds on to."""

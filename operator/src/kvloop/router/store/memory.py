@@ -3,11 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from kvloop.router.store import Entry, Found
-
-USED = "used"
-EXPIRED = "expired"
-EVICTED = "evicted"
+from kvloop.router.store import EVICTED, EXPIRED, USED, Entry, Found
 
 
 class MemoryStore:
@@ -32,26 +28,32 @@ class MemoryStore:
                 entry, deadline = held
                 if self._clock() < deadline:
                     self._trace(key, USED)
-                    return Found(entry)
+                    return Found(entry, key=key)
                 self._trace(key, EXPIRED)
         for key in keys:
             if (reason := self._traces.get(key)) is not None:
-                return Found(reason=reason)
+                return Found(reason=reason, key=key)
         return Found()
 
-    async def put(self, key: bytes, entry: Entry, seconds: float) -> None:
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[Entry]:
         now = self._clock()
         self._traces.pop(key, None)
+        older = self._entries.pop(key, None)
         self._entries[key] = (entry, now + seconds)
-        self._entries.move_to_end(key)
         self._sweep(now)
+        dropped = [older] if older is not None else []
         while len(self._entries) > self._most:
-            old, _ = self._entries.popitem(last=False)
+            old, held = self._entries.popitem(last=False)
             self._trace(old, EVICTED)
+            dropped.append(held)
+        return [held for held, deadline in dropped if now < deadline]
 
     async def mark(self, key: bytes, reason: str) -> None:
         self._entries.pop(key, None)
         self._trace(key, reason)
+
+    def close(self) -> None:
+        """Nothing to let go of: it is all in this process."""
 
     def _sweep(self, now: float) -> None:
         """Forget what expired: every lease is as long as the others, so the oldest entries end first."""

@@ -1,0 +1,68 @@
+"""What becomes of the handle that decode gives at the end of a turn."""
+
+from typing import Any
+
+import orjson
+
+from kvloop.router.exchange import Exchange
+from kvloop.router.leases import MARGIN_SECONDS
+from kvloop.router.store import Entry
+
+_LOCATED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids")
+
+
+async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
+    """Put the handle where the next turn will look for it, or else a mark that this turn was there.
+
+    The lease behind a handle that no turn may use is ended at once.
+    """
+    keys, core = exchange.request.keys, exchange.core
+    problem = _problem(exchange, handle)
+    entry = _entry(exchange, handle) if handle is not None and problem not in _USELESS else None
+    if keys is None or keys.put is None:
+        dropped = [entry]
+    elif problem or entry is None:
+        await core.store.mark(keys.put, problem)
+        dropped = [entry]
+    else:
+        seconds = exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
+        dropped = [*await core.store.put(keys.put, entry, seconds)]
+        core.leases.keep(keys.put, entry)
+    for old in dropped:
+        if old is not None:
+            core.leases.end(old)
+
+
+_USELESS = ("no_handle", "bad_handle", "guard_inactive")
+"""Problems of the handle itself; prefill could not even end its lease."""
+
+
+def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:
+    """Why the next turn will not be able to reuse this one, if so."""
+    request = exchange.request
+    problems = {
+        "holdout": exchange.outcome.holdout,
+        "disabled": not exchange.config.transfer.bidirectional,
+        "no_handle": handle is None,
+        "guard_inactive": handle is not None and not isinstance(handle.get("guard"), dict),
+        "bad_handle": handle is not None and not _is_whole(handle),
+        "ended": request.ends,
+        "not_eligible": request.unfit is not None,
+    }
+    return next((name for name, is_so in problems.items() if is_so), "")
+
+
+def _is_whole(handle: dict[str, Any]) -> bool:
+    tokens = handle.get("remote_num_tokens")
+    return handle.get("do_remote_decode") is True and type(tokens) is int and all(handle.get(k) for k in _LOCATED)
+
+
+def _entry(exchange: Exchange, handle: dict[str, Any]) -> Entry:
+    return Entry(
+        handle=orjson.dumps(handle),
+        decode=exchange.decode.address,
+        boot_id=exchange.decode.info.boot_id,
+        revision=exchange.decode.revision,
+        prefill=exchange.outcome.prefill,
+        tokens=handle["remote_num_tokens"],
+    )
