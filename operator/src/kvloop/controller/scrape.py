@@ -143,7 +143,7 @@ def total(summaries: Sequence[ReuseSummary], retired: ReuseCounters) -> ReuseSum
     engines: dict[str, EngineSummary] = {}
     for engine in (engine for each in summaries for engine in each.engines):
         best = engines.get(engine.address)
-        if best is None or (engine.healthy, engine.guard_active) > (best.healthy, best.guard_active):
+        if best is None or _rank(engine) > _rank(best):
             engines[engine.address] = engine
     arms = {
         name: _mean([getattr(each.first_token, name) for each in summaries]) for name in FirstTokenByArm.model_fields
@@ -157,6 +157,10 @@ def total(summaries: Sequence[ReuseSummary], retired: ReuseCounters) -> ReuseSum
         first_token=FirstTokenByArm(**arms),
         engines=[engines[address] for address in sorted(engines)],
     )
+
+
+def _rank(engine: EngineSummary) -> tuple[bool, bool, bool]:
+    return engine.healthy, engine.guard_active, engine.probed
 
 
 def added(counters: Iterable[ReuseCounters]) -> ReuseCounters:

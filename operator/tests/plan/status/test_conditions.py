@@ -157,7 +157,7 @@ def test_without_a_mark_no_deadline_has_passed(healthy: Build) -> None:
 
 
 def engines(**changes: str | bool) -> list[EngineSummary]:
-    fields: dict[str, Any] = {"revision": "r", "boot_id": "b", "guard_active": True, "healthy": True}
+    fields: dict[str, Any] = {"revision": "r", "probed": True, "boot_id": "b", "guard_active": True, "healthy": True}
     prefill = EngineSummary(address="10.0.0.1:8000", role=Role.PREFILL, **fields)
     return [prefill, EngineSummary(address="10.0.0.2:8000", role=Role.DECODE, **{**fields, **changes})]
 
@@ -191,7 +191,18 @@ VERDICTS = {
         Reason.GUARD_INACTIVE,
         "does not run",
     ),
-    "guard not read yet": (summary(GOOD, engines(guard_active=False, boot_id="")), "True", Reason.VERIFIED, ""),
+    "no plugin": (
+        summary(GOOD, engines(guard_active=False, boot_id="")),
+        "False",
+        Reason.GUARD_INACTIVE,
+        "VLLM_PLUGINS",
+    ),
+    "guard not read yet": (
+        summary(GOOD, engines(guard_active=False, boot_id="", probed=False)),
+        "True",
+        Reason.VERIFIED,
+        "",
+    ),
     "guard of a dead engine": (summary(GOOD, engines(guard_active=False, healthy=False)), "True", "Verified", ""),
     "guard of a leaving engine": (summary(GOOD, engines(guard_active=False, draining=True)), "True", "Verified", ""),
     "decode alone": (

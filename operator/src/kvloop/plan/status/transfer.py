@@ -42,9 +42,9 @@ def verdict(spec: Spec, reuse: ReuseSummary | None) -> Verdict:
 
 
 def _guard_inactive(_: Spec, reuse: ReuseSummary) -> Verdict | None:
-    """An engine that tells its boot id has been read, so that its silence about the guard means something."""
+    """Engines whose metrics say so, or say nothing of a guard."""
     bad = [
-        each for each in reuse.engines if each.boot_id and each.healthy and not each.draining and not each.guard_active
+        each for each in reuse.engines if each.probed and each.healthy and not each.draining and not each.guard_active
     ]
     if not bad:
         return None
