@@ -40,7 +40,7 @@ class Router:
     async def __aenter__(self) -> Self:
         await self.app.start()
         engines = self.app.pool.all
-        await eventually(lambda: all(e.info.boot_id or not e.healthy for e in engines()), "engines probed")
+        await eventually(lambda: all(e.info.probed or not e.healthy for e in engines()), "engines probed")
         self.url = f"http://127.0.0.1:{self.app.port}"
         self.admin = f"http://127.0.0.1:{self.app.admin_port}"
         self._stack = AsyncExitStack()

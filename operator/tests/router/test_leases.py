@@ -33,7 +33,7 @@ def make(**settings: Any) -> tuple[Leases, Shared]:
     config = parse({"endpoints": {"static": static}, "transfer": {"decoderKVBlocksTTLSeconds": 100}, **settings})
     shared = Shared(config, Pool(lambda: 0.0, CircuitBreaker()))
     (engine,) = shared.pool.update([D])
-    engine.info = EngineInfo(True, "boot", capacity_tokens=1000)
+    engine.info = EngineInfo(guard_active=True, boot_id="boot", capacity_tokens=1000)
     return Leases(cast("Core", shared)), shared
 
 
@@ -84,7 +84,7 @@ def test_of_an_engine_that_terminates_all_are_due() -> None:
 
 def test_of_an_unknown_size_none_are() -> None:
     leases, shared = make(maxPinnedPercent=1)
-    shared.pool.all()[0].info = EngineInfo(True, "boot")
+    shared.pool.all()[0].info = EngineInfo(guard_active=True, boot_id="boot")
     leases.keep(b"1", entry(10**9))
     assert leases.due() == []
 

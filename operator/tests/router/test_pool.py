@@ -25,7 +25,7 @@ def test_an_engine_keeps_its_state_while_its_conditions_change() -> None:
 def test_another_pod_at_the_same_address_is_another_engine() -> None:
     pool = Pool(lambda: 0.0, CircuitBreaker())
     (old,) = pool.update([D])
-    old.info = EngineInfo(True, "boot")
+    old.info = EngineInfo(guard_active=True, boot_id="boot")
     (new,) = pool.update([replace(D, uid="pod-2")])
     assert new is not old
     assert new.info == EngineInfo()
@@ -57,7 +57,7 @@ def test_nothing_is_known_of_an_engine_that_cuts_connections(reachable: bool) ->
     (engine,) = pool.update([D])
     suspects: list[Engine] = []
     pool.on_suspect = suspects.append
-    engine.info = EngineInfo(True, "boot")
+    engine.info = EngineInfo(guard_active=True, boot_id="boot")
     pool.suspect(engine, reachable=reachable)
     assert engine.usable is reachable
     assert engine.info == EngineInfo()

@@ -27,8 +27,11 @@ class Endpoint:
 class EngineInfo:
     """What an engine's /metrics say of it."""
 
+    probed: bool = False
+    """Whether the metrics have been read."""
     guard_active: bool = False
     boot_id: str = ""
+    """Changes at every start; empty where the guard's plugin is not loaded."""
     capacity_tokens: int = 0
     """Tokens that its KV cache holds; 0 where unknown."""
 

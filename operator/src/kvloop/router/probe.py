@@ -19,6 +19,7 @@ def understand(metrics: str) -> EngineInfo:
     guard, cache = _labels(metrics, _GUARD), _labels(metrics, _CACHE)
     blocks, size = cache.get("num_gpu_blocks", ""), cache.get("block_size", "")
     return EngineInfo(
+        probed=True,
         guard_active=guard.get("active") == "1",
         boot_id=guard.get("boot_id", ""),
         capacity_tokens=int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else 0,

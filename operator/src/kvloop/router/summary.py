@@ -28,6 +28,7 @@ class Summary:
                     role=engine.role,
                     revision=engine.revision,
                     probed=engine.info is not UNKNOWN,
+                    probed=engine.info.probed,
                     boot_id=engine.info.boot_id,
                     guard_active=engine.info.guard_active,
                     healthy=engine.healthy,

@@ -86,7 +86,7 @@ def _stale(exchange: Exchange, entry: Entry) -> str:
     if holder.endpoint.terminating:
         return "engine_draining"
     if holder.info.boot_id != entry.boot_id:
-        return "engine_restarted" if holder.info.boot_id else "engine_unreachable"
+        return "engine_restarted" if holder.info.probed else "engine_unreachable"
     return ""
 
 
