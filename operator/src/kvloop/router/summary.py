@@ -3,7 +3,7 @@
 import time
 
 from kvloop.api.contract import EngineSummary, ReuseSummary
-from kvloop.router.pool import UNKNOWN, Pool
+from kvloop.router.pool import Pool
 from kvloop.router.tally import Tally
 
 
@@ -27,7 +27,6 @@ class Summary:
                     address=engine.address,
                     role=engine.role,
                     revision=engine.revision,
-                    probed=engine.info is not UNKNOWN,
                     probed=engine.info.probed,
                     boot_id=engine.info.boot_id,
                     guard_active=engine.info.guard_active,
