@@ -164,7 +164,7 @@ class DynamicKube:
             code = error.code
             raise error from None
         except (aiohttp.ClientError, TimeoutError, OSError) as raw:
-            raise UnavailableError(f"{verb} {path}: {raw or type(raw).__name__}") from raw
+            raise UnavailableError(f"{verb} {path}: {str(raw) or type(raw).__name__}") from raw
         finally:
             self._observer(verb, kind.kind, code, time.monotonic() - start)
         return answer
