@@ -22,6 +22,17 @@ def test_an_engine_keeps_its_state_while_its_conditions_change() -> None:
     assert engine.in_flight == 1
 
 
+def test_an_engine_that_becomes_ready_may_work_at_once_and_is_probed() -> None:
+    pool = Pool(lambda: 0.0, CircuitBreaker())
+    (engine,) = pool.update([replace(D, ready=False)])
+    pool.suspect(engine, reachable=False)
+    assert pool.update([D]) == [engine]
+    assert pool.usable(Role.DECODE) == [engine]
+    pool.suspect(engine, reachable=False)
+    assert pool.update([D]) == []
+    assert pool.usable(Role.DECODE) == []
+
+
 def test_another_pod_at_the_same_address_is_another_engine() -> None:
     pool = Pool(lambda: 0.0, CircuitBreaker())
     (old,) = pool.update([D])

@@ -97,20 +97,23 @@ class Pool:
         self._idle.set()
 
     def update(self, endpoints: Iterable[Endpoint]) -> list[Engine]:
-        """Take over what a source says is there now; returns the engines that are new."""
-        known, self._engines, new = self._engines, {}, []
+        """Take over what a source says is there now; returns the engines to be probed: new, or ready from now on."""
+        known, self._engines, fresh = self._engines, {}, []
         for endpoint in endpoints:
             name = (endpoint.role, endpoint.address)
             engine = known.get(name)
             if engine is None or engine.endpoint.uid != endpoint.uid:
                 engine = Engine(endpoint)
-                new.append(engine)
+                fresh.append(engine)
+            elif endpoint.ready and not engine.endpoint.ready:
+                engine.healthy = True  # probes before it listened have failed; who waits for the next one, waits long
+                fresh.append(engine)
             engine.endpoint = endpoint
             self._engines[name] = engine
         addresses = {address for _, address in self._engines}
         self._pairs = {pair: breaker for pair, breaker in self._pairs.items() if addresses.issuperset(pair)}
         self.on_room()
-        return new
+        return fresh
 
     def all(self) -> list[Engine]:
         return list(self._engines.values())
