@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.contract.client import Client, Turn, eventually
+from e2e.contract.client import FIRST, Client, Turn, eventually
 from e2e.contract.engines import ADAPTER, BLOCK, THRESHOLD, Engines, Setup
 
 if TYPE_CHECKING:
@@ -172,3 +172,13 @@ async def only_pinned(client: Client, decode: str, turn: Turn) -> None:
         return await client.pinned(decode) == wanted
 
     await eventually(settled, f"{wanted} blocks pinned")
+
+
+async def test_a_decode_engine_reads_only_the_kv_of_its_own_prompt(engines: Engines, client: Client) -> None:
+    """A field that one leg lacks may shape the prompt: then decode computes, where vLLM alone would answer wrongly."""
+    computed = client.tokens(300)
+    rendered = [*computed[:10], *client.tokens(1), *computed[11:]]
+    first = await client.complete(engines.prefill, computed, dict(FIRST))
+    answer = await client.complete(engines.decode[0], rendered, first.handle, 24)
+    assert answer.tokens == await client.cold(engines.decode[0], rendered, 24)
+    assert answer.handle is None

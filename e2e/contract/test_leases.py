@@ -23,7 +23,7 @@ COMMON = {
 async def test_both_handles_have_every_field(engines: Engines, client: Client) -> None:
     turn = await client.turn(engines.prefill, engines.decode[0], client.tokens(268), max_tokens=40)
     p, d = turn.prefill.handle or {}, turn.handle
-    assert set(p) == COMMON | {"remote_prefill_cached_tokens"}
+    assert set(p) == COMMON | {"remote_prefill_cached_tokens", "prompt_digest"}
     assert set(d) == COMMON | {"guard"}
     assert (p["do_remote_prefill"], p["do_remote_decode"]) == (True, False)
     assert (d["do_remote_prefill"], d["do_remote_decode"]) == (False, True)

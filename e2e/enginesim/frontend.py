@@ -102,11 +102,14 @@ class Frontend:
         if self.guard is None:
             return
         self._groups = len(handle["remote_block_ids"])
-        if handle["do_remote_decode"] and request.text_only:
+        if not handle["do_remote_decode"]:
+            if report is not None:
+                handle["guard"] = report
+            if request.text_only:
+                self.guard.sign_prompt(handle, request.prompt, self._key(request))
+        elif request.text_only:
             sequence, size = request.prompt + request.output, self.engine.config.block_size
             handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))
-        elif report is not None:
-            handle["guard"] = report
 
     def _export_info(self, config: Config, version: str) -> None:
         connector = self.engine.connector

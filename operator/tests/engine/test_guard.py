@@ -262,6 +262,17 @@ def test_half_a_decode_leg_computes_by_itself(changes: dict[str, Any]) -> None:
     assert handle == {}
 
 
+@pytest.mark.parametrize("other", [TOKENS[:338], [*TOKENS[:339], 1], [TOKENS[0] + 1, *TOKENS[1:339]], [], [-1]])
+def test_a_decode_leg_of_another_prompt_computes_by_itself(other: list[int]) -> None:
+    handle = decode_leg()
+    guard.sign_prompt(handle, TOKENS[:339], KEY)
+    assert guard.shrink(dict(handle), TOKENS[:339], KEY) is None
+    salted = guard.seed("", "salt")
+    assert guard.shrink(dict(handle), TOKENS[:339], salted) == guard.Report(339, 0, "other_prompt")
+    assert guard.shrink(handle, other, KEY) == guard.Report(len(other), 0, "other_prompt")
+    assert handle == {}
+
+
 def test_a_prefills_blocks_are_read_once_too() -> None:
     spent, first, second = Spent(None), decode_leg(), decode_leg()
     guard.shrink(first, TOKENS[:339], KEY, spent=spent)

@@ -103,6 +103,8 @@ class Gate:
             if not handle["do_remote_decode"]:
                 if request.report is not None:
                     handle["guard"] = request.report.as_dict()
+                if request.prompt is not None:
+                    guard.sign_prompt(handle, request.prompt, request.key)
             elif request.prompt is not None:
                 sequence = request.prompt + request.tokens
                 handle["guard"] = guard.make(sequence, handle["remote_num_tokens"], self._block_size, request.key)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 VERSION = 1
+PROMPT_DIGEST = "prompt_digest"
+"""Key of a prefill engine's handle: digest of the prompt that it computed."""
 LINK_BYTES = 16
 MAX_LINKS = 512
 
@@ -41,6 +43,7 @@ Reason = Literal[
     "unknown_version",
     "malformed",
     "already_read",  # its lease has ended, its blocks may be another request's
+    "other_prompt",  # the decode leg renders another prompt than the prefill leg did
 ]
 
 # Every character of host names, IPv4 and IPv6 addresses with a zone; nothing that could end a URL's authority.
@@ -113,6 +116,15 @@ def make(tokens: Sequence[int], n: int, block_size: int, key: bytes) -> dict[str
     return {"v": VERSION, "bs": block_size, "stride": stride, "n": n, "chain": chain, "tail": b64encode(tail).decode()}
 
 
+def sign_prompt(handle: dict[str, Any], prompt: Sequence[int], key: bytes) -> None:
+    """Add to a prefill engine's handle for which prompt its KV was computed.
+
+    The two legs of a turn differ in fields that should not shape the prompt. Where a chat template lets one of them do
+    so, or looks at the clock, the decode engine would read KV of another prompt.
+    """
+    handle[PROMPT_DIGEST] = b64encode(_link(_pack(prompt), key)).decode()
+
+
 def verify(guard: Guard, tokens: Sequence[int], key: bytes) -> int:
     """Length of the longest provable common prefix of a prompt and the guarded sequence: all of it, or whole links.
 
@@ -145,17 +157,21 @@ def shrink(
     """Cut a request's handle, in place, down to what the prompt provably shares with it. Never raises.
 
     None where no decode engine's blocks are offered: a first turn, or a decode leg, which passes as it is or, if vLLM
-    must not have it, is emptied. With 0 verified the prefill engine computes the whole prompt and still tells the
-    decode engine to end the lease; a handle that was used before, or is too broken for even that, is dropped.
-    `text_only` is False for prompts with multimodal features or embeddings, `groups` is the number of this engine's KV
-    cache groups if it is known, `spent` remembers the handles that went through here.
+    must not have it, is emptied, so that the decode engine computes the prompt itself. With 0 verified the prefill
+    engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
+    or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
+    `groups` is the number of this engine's KV cache groups if it is known, `spent` remembers the handles that went
+    through here.
     """
-    wire = handle.pop("guard", None)
+    wire, prompt_digest = handle.pop("guard", None), handle.pop(PROMPT_DIGEST, None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
         del handle[private]  # the engine's own bookkeeping must not come from outside
     if handle.get("do_remote_prefill") or not handle.get("do_remote_decode"):
         if not _may_load(handle, spent):
             handle.clear()
+        elif prompt_digest is not None and not _is_prompt(prompt_digest, tokens, key):
+            handle.clear()
+            return Report(len(tokens), 0, "other_prompt")
         return None
     if not handle.get("remote_block_ids"):
         return None
@@ -248,6 +264,14 @@ def _may_load(handle: dict[str, Any], spent: Spent | None) -> bool:
         and _are_ids(handle["remote_block_ids"])
         and (spent is None or spent.use(handle))
     )
+
+
+def _is_prompt(digest: Any, tokens: Sequence[int], key: bytes) -> bool:
+    """Whether a prefill engine's digest is that of these tokens."""
+    try:
+        return bool(digest == b64encode(_link(_pack(tokens), key)).decode())
+    except (TypeError, OverflowError, ValueError):  # tokens that are no 32-bit unsigned integers
+        return False
 
 
 def _drop(handle: dict[str, Any], report: Report) -> Report:
