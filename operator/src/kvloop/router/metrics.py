@@ -1,5 +1,7 @@
 """Prometheus metrics of the router."""
 
+from functools import lru_cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kvloop import __version__
@@ -56,6 +58,8 @@ class Metrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5),
             registry=registry,
         )
+        self._turn = lru_cache(maxsize=256)(self._label_turn)  # children are looked up under a lock
+        self._tokens_by_kind = [self._tokens.labels(kind) for kind in ("prompt", "offered", "verified", "reused")]
         self._first_by_arm = {arm: self._first.labels(arm) for arm in Arm}
         self._prefill_by_arm = {arm: self._prefill.labels(arm) for arm in Arm}
 
@@ -66,7 +70,7 @@ class Metrics:
     def observe(self, outcome: Outcome) -> None:
         """Count a turn that has ended."""
         arm = outcome.arm
-        self._turns.labels(outcome.dialect, arm, str(outcome.status)).inc()
+        self._turn(outcome.dialect, arm, outcome.status).inc()
         if outcome.not_eligible:
             self._not_eligible.labels(outcome.not_eligible).inc()
         elif outcome.follow_up:
@@ -83,9 +87,13 @@ class Metrics:
             self._first_by_arm[arm].observe(outcome.first_byte_seconds)
 
     def _observe_follow_up(self, outcome: Outcome) -> None:
-        self._tokens.labels("prompt").inc(outcome.prompt_tokens)
-        self._tokens.labels("offered").inc(outcome.offered_tokens)
-        self._tokens.labels("verified").inc(outcome.verified_tokens)
-        self._tokens.labels("reused").inc(outcome.reused_tokens)
+        prompt, offered, verified, reused = self._tokens_by_kind
+        prompt.inc(outcome.prompt_tokens)
+        offered.inc(outcome.offered_tokens)
+        verified.inc(outcome.verified_tokens)
+        reused.inc(outcome.reused_tokens)
         if not outcome.reused_tokens:
             self._misses.labels(outcome.miss or "unknown").inc()
+
+    def _label_turn(self, dialect: str, arm: Arm, status: int) -> Counter:
+        return self._turns.labels(dialect, arm, str(status))

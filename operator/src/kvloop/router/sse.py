@@ -4,7 +4,6 @@ Nothing is parsed unless an event holds the handle's name: that is looked for in
 incomplete is held back.
 """
 
-import re
 from typing import Any
 
 import orjson
@@ -15,7 +14,6 @@ MAX_EVENT_BYTES = 32 << 20
 """Longest event that is held back for its end; handles of the longest prompts take some hundred kilobytes."""
 
 _ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
-_EVENT = re.compile(rb".+?(?:\n\n|\n\r\n|\r\r|\Z)", re.DOTALL)
 _HANDLE = strip.KV.encode()
 _TOKEN_IDS = b"prompt_token_ids"
 # What an event still holds, once the handle that it was sent for is gone.
@@ -65,11 +63,25 @@ class Scanner:
         return data[:cut]
 
     def _rewrite(self, data: bytes) -> bytes:
-        return b"".join(self._clean(match.group()) for match in _EVENT.finditer(data))
+        """Clean the events that hold one of the names; a burst may bring hundreds of others with them."""
+        pieces: list[bytes] = []
+        start = 0
+        while (at := self._find(data, start)) >= 0:
+            begin = max((i + len(end) for end in _ENDS if (i := data.rfind(end, start, at)) >= 0), default=start)
+            stop = min((i + len(end) for end in _ENDS if (i := data.find(end, at)) >= 0), default=len(data))
+            pieces += (data[start:begin], self._clean(data[begin:stop]))
+            start = stop
+        return b"".join([*pieces, data[start:]])
+
+    def _find(self, data: bytes, start: int) -> int:
+        """Where one of the names stands next; negative if none does."""
+        at = data.find(_HANDLE, start)
+        if self._token_ids:
+            return at
+        other = data.find(_TOKEN_IDS, start)
+        return min(at, other) if at >= 0 and other >= 0 else max(at, other)
 
     def _clean(self, event: bytes) -> bytes:
-        if _HANDLE not in event and (self._token_ids or _TOKEN_IDS not in event):
-            return event
         lines = event.splitlines(keepends=True)
         fields = [line for line in lines if line.startswith(b"data:")]
         try:

@@ -12,7 +12,7 @@ IDLE_SECONDS = 3.0
 that crosses with that is lost."""
 MAX_ANSWER_BYTES = 256 << 20
 """Largest answer that is read as a whole, and most that waits for its reader."""
-_SWEEP_SECONDS = 1.0
+_SWEEP_SECONDS = 0.2
 
 
 STALE = "stale"
@@ -45,7 +45,6 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._active = 0.0
         self._limit = 0.0
         self._on_end: Callable[[], None] | None = None
@@ -69,6 +68,7 @@ class Connection(asyncio.Protocol):
     def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes, seconds: float) -> None:
         """Send a request. From now on something must arrive, or be read, at least every `seconds`: see `limit`."""
         self._used = True
+        self._pool.watch(self)
         lines = [f"{method} {path} HTTP/1.1\r\nhost: {self._address}\r\ncontent-length: {len(body)}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
         self._transport.writelines(["".join(lines).encode("latin-1") + b"\r\n", body])
@@ -77,14 +77,11 @@ class Connection(asyncio.Protocol):
     def limit(self, seconds: float) -> None:
         """Something must arrive at least every `seconds`, or the answer fails; while it is paused, be read."""
         self._active, self._limit = self._loop.time(), seconds
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._check_limit)
 
     async def head(self) -> int:
         """The status, once `headers` are there too; raises `LegError`."""
-        self._awaits_head = True
         while not self._have_head:
+            self._awaits_head = True
             await self._wait()
         self._awaits_head = False
         return self.status
@@ -124,9 +121,7 @@ class Connection(asyncio.Protocol):
 
         Where the answer is not complete, hang up, which aborts what the engine generates.
         """
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._pool.busy.discard(self)
         if self._complete and self._problem is None and self._keep_alive:
             self._reset()
             self._reused = True
@@ -161,13 +156,13 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserCallbackError):
             self._fail("bad_answer")
             return
-        if self._sink is not None and self._pieces:
-            pieces, self._pieces = self._pieces, []
-            self._sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            self._size = 0
+        if self._sink is not None:
+            if self._pieces:
+                pieces, self._pieces = self._pieces, []
+                self._sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         elif self._size > MAX_ANSWER_BYTES:
             self._fail("too_long")
-        if self._complete or (self._have_head and self._awaits_head):
+        if self._complete or self._awaits_head:
             self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -201,11 +196,9 @@ class Connection(asyncio.Protocol):
     def _ends_with_connection(self) -> bool:
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
-    def _check_limit(self) -> None:
-        left = self._active + self._limit - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check_limit)
-        else:
+    def check(self, now: float) -> None:
+        """Fail if the limit has passed."""
+        if now > self._active + self._limit:
             self._fail("deadline")
 
     def _fail(self, reason: str) -> None:
@@ -246,6 +239,8 @@ class Upstream:
     def __init__(self, on_lost: Callable[[str], None] = lambda _: None) -> None:
         """`on_lost` gets the address of an engine that hung up on an idle connection: it may have restarted."""
         self._idle: dict[str, deque[Connection]] = {}
+        self.busy: set[Connection] = set()
+        """Connections with a request on them."""
         self._on_lost = on_lost
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -271,8 +266,12 @@ class Upstream:
         """Keep a connection for the next request."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._idle.setdefault(address, deque()).append(connection)
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweep_later()
+
+    def watch(self, connection: Connection) -> None:
+        """Hold a connection to its limit until it is released."""
+        self.busy.add(connection)
+        self._sweep_later()
 
     def lost(self, address: str, connection: Connection) -> None:
         """An idle connection is gone."""
@@ -289,14 +288,23 @@ class Upstream:
             while idle:
                 idle.pop().close()
 
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+
     def _sweep(self) -> None:
-        """Close connections before the engine does; the oldest stand first."""
+        """Hold busy connections to their limits, and close idle ones before the engine does; the oldest stand first.
+
+        One timer for all: one for each request would cost more than the rest of its bookkeeping.
+        """
         self._sweeper = None
-        loop = asyncio.get_running_loop()
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.busy):
+            connection.check(now)
         for address, idle in list(self._idle.items()):
-            while idle and idle[0].idle_since < loop.time() - IDLE_SECONDS:
+            while idle and idle[0].idle_since < now - IDLE_SECONDS:
                 idle.popleft().close()
             if not idle:
                 del self._idle[address]
-        if self._idle:
-            self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        if self._idle or self.busy:
+            self._sweep_later()

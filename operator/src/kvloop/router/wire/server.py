@@ -69,9 +69,13 @@ class Reply:
             self._connection.write(head)
 
     def write(self, data: bytes) -> None:
-        """A piece of the body."""
-        head, self._head = self._head, b""
-        self._connection.write(b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else head + data)
+        """A piece of the body: on the path of every token."""
+        if self._head or not self._chunked:
+            head, self._head = self._head, b""
+            data = b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else head + data
+        else:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        self._connection.write(data)
 
     def end(self, data: bytes = b"") -> None:
         """The last piece of the body."""
@@ -105,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
         self.server = server
         self.source: Connection | None = None
         """The engine that feeds the answer: paused while the client does not keep up."""
-        self.paused = False
+        self.paused = self._lost = False
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
@@ -154,6 +158,7 @@ class ClientConnection(asyncio.Protocol):
         self.data_received(head.encode("latin-1") + rest)
 
     def connection_lost(self, _: Exception | None) -> None:
+        self._lost = True
         self.server.forget(self)
         self._ahead.clear()
         if self._task is not None:
@@ -230,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
     # What requests do.
 
     def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
+        if not self._lost:
             self._transport.write(data)
 
     def _next(self) -> None:
