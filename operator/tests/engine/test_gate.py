@@ -169,6 +169,13 @@ def test_ended_and_refused_requests_leave_nothing_behind() -> None:
     assert engine.gate._open == {}
 
 
+def test_a_refused_decode_leg_lets_the_prefills_blocks_go_although_it_has_no_prompt() -> None:
+    handle = Engine().run(dict(FIRST), PROMPT, [5], prefill_handle())
+    assert handle["prompt_digest"]
+    left = Engine().admit(handle, [0], abort_immediately=True)
+    assert left == prefill_handle()
+
+
 async def test_the_handle_reaches_the_stream_that_the_request_belongs_to() -> None:
     async def stream() -> Any:
         yield "data: {}\n\n"

@@ -88,11 +88,14 @@ class Gate:
         text_only = not request.mm_features and request.prompt_embeds is None
         lora = request.lora_request
         key = guard.seed(lora.lora_name if lora is not None else None, request.cache_salt)
+        over = getattr(request, "abort_immediately", False)
+        if over:  # refused before it had a prompt: it only lets go of the blocks that it came to read
+            handle.pop(guard.PROMPT_DIGEST, None)
         report = guard.shrink(handle, prompt, key, text_only=text_only, groups=self._groups, spent=self._spent)
         if report is not None:
             self._observe(report)
         # Requests that are over at once give no output; those that get more input later have no prompt of their own.
-        if handle and not getattr(request, "abort_immediately", False):
+        if handle and not over:
             whole = text_only and not getattr(request, "resumable", False)
             self._open[request.request_id] = _Open(prompt if whole else None, key, report, current.get())
         return handle
