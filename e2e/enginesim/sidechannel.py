@@ -8,6 +8,7 @@ whatever the blocks hold at that moment is what the reader gets.
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -143,20 +144,20 @@ class Remotes:
             self.forget(engine_id)
 
     async def _handshake(self, engine_id: str, host: str, port: int) -> Remote:
-        writer: asyncio.StreamWriter | None = None
-        try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(str(host).strip("[]"), int(port), limit=_LINE_LIMIT)
-                asked = self._now()
-                writer.write(b'{"op":"handshake"}\n')
-                line = await reader.readline()
-                middle = (asked + self._now()) / 2
-            other = orjson.loads(line)
-            self._check(engine_id, other)
-        except (OSError, ValueError, TypeError, OverflowError, TimeoutError) as error:
-            if writer is not None:
-                writer.transport.abort()
-            raise TransferError(f"handshake with {host}:{port} failed: {error or type(error).__name__}") from error
+        with ExitStack() as undo:
+            try:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    reader, writer = await asyncio.open_connection(str(host).strip("[]"), int(port), limit=_LINE_LIMIT)
+                    undo.callback(writer.transport.abort)
+                    asked = self._now()
+                    writer.write(b'{"op":"handshake"}\n')
+                    line = await reader.readline()
+                    middle = (asked + self._now()) / 2
+                other = orjson.loads(line)
+                self._check(engine_id, other)
+            except (OSError, ValueError, TypeError, OverflowError, TimeoutError) as error:
+                raise TransferError(f"handshake with {host}:{port} failed: {error or type(error).__name__}") from error
+            undo.pop_all()  # shaken hands, and not cancelled meanwhile: the connection stays
         return Remote(engine_id, other["clock"] - middle, reader, writer, asyncio.Lock())
 
     def _check(self, engine_id: str, other: dict[str, Any]) -> None:
