@@ -176,6 +176,9 @@ async def test_the_admin_port_tells_metrics_and_engines(prefill: FakeEngine, dec
         async with router.session.get(router.admin + "/metrics") as answer:
             text = await answer.text()
         assert 'kvloop_router_turns_total{arm="first",code="200",dialect="chat"} 1.0' in text
+        held = f'kvloop_router_pinned_tokens{{engine="{decode.address}"}} {decode.tokens}.0'
+        for line in ("kvloop_router_ready 1.0", "kvloop_router_queued_turns 0.0", held):
+            assert line in text.splitlines()
         engines = {engine.role: engine for engine in (await router.reuse()).engines}
         assert engines[Role.DECODE].address == decode.address
         assert engines[Role.DECODE].guard_active

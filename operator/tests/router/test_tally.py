@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from kvloop.router import histogram
-from kvloop.router.outcome import Outcome
+from kvloop.router.outcome import CLIENT_LEFT, Outcome
 from kvloop.router.tally import Tally
 
 
@@ -50,12 +50,21 @@ def test_counters_are_those_of_the_contract() -> None:
         "reused_tokens": 900,
         "recomputed_tokens": 1100,
         "decode_only_turns": 1,
-        "failed_transfers": 0,
+        "failed_transfers": 1,
         "expired_handles": 1,
         "misses": {"expired": 1},
         "not_eligible": {"n": 1},
     }
     assert tally.window().model_dump() == counters
+
+
+def test_refused_turns_are_none() -> None:
+    tally = Tally(600, Clock())
+    for status in (400, 401, 429, 502, 503):
+        tally.add(Outcome(status=status, follow_up=True, decode_only="x", failed_transfer=status == 502))
+    tally.add(Outcome(status=CLIENT_LEFT))
+    counters = tally.counters()
+    assert (counters.turns, counters.follow_ups, counters.decode_only_turns, counters.failed_transfers) == (1, 0, 0, 1)
 
 
 def test_the_window_forgets_and_the_counters_do_not() -> None:

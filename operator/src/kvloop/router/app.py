@@ -69,6 +69,7 @@ class App:
             self._record,
             self._clock,
         )
+        self.metrics.follow(self.core)
         if config.listen.tls is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             self._load_certificate(config.listen.tls)

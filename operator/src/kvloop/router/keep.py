@@ -33,8 +33,8 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
             core.leases.end(old)
 
 
-_USELESS = ("no_handle", "bad_handle", "guard_inactive")
-"""Problems of the handle itself; prefill could not even end its lease."""
+_USELESS = ("no_handle", "bad_handle")
+"""Problems of the handle itself: with it prefill could not even end the lease."""
 
 
 def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:

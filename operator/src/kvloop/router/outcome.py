@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+CLIENT_LEFT = 499
+"""The client hung up before its answer began: nginx's status for it."""
+
 
 class Arm(StrEnum):
     """Which of the compared groups a turn belongs to."""
@@ -22,7 +25,7 @@ class Outcome:
     dialect: str = ""
     stream: bool = False
     status: int = 0
-    """HTTP status sent to the client; 499 where it hung up first."""
+    """HTTP status sent to the client, or `CLIENT_LEFT`; 502 also where a stream broke off."""
     follow_up: bool = False
     holdout: bool = False
     not_eligible: str = ""
@@ -42,7 +45,15 @@ class Outcome:
     """Addresses of the engines that served it."""
     prefill_seconds: float | None = None
     first_byte_seconds: float | None = None
+    pieces: int = 0
+    """Reads that brought data of the stream; a token each, where they do not come in bursts."""
+    last_byte_seconds: float = 0.0
     total_seconds: float = 0.0
+
+    @property
+    def served(self) -> bool:
+        """Whether the turn was answered, or would have been but for its client."""
+        return self.status < 400 or self.status == CLIENT_LEFT
 
     @property
     def arm(self) -> Arm:

@@ -60,9 +60,10 @@ class Engine:
         return self.endpoint.address
 
     @property
-    def host(self) -> bytes:
-        """Without port and brackets."""
-        return self.endpoint.address.rpartition(":")[0].strip("[]").encode()
+    def secret(self) -> bytes:
+        """What no client may see of its address: the host, or all of it where the host may be any word."""
+        host = self.endpoint.address.rpartition(":")[0].strip("[]")
+        return (host if "." in host or ":" in host else self.endpoint.address).encode()
 
     @property
     def role(self) -> Role:

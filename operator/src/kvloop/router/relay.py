@@ -40,7 +40,7 @@ async def _whole(exchange: Exchange, answer: Connection, reply: Reply) -> None:
 
 def _names_an_engine(exchange: Exchange, raw: bytes, status: int) -> bool:
     """Whether an error tells an address; what a good answer says is the model's own."""
-    return status != 200 and any(engine.host in raw for engine in exchange.core.pool.all())
+    return status != 200 and any(engine.secret in raw for engine in exchange.core.pool.all())
 
 
 class _Stream:
@@ -58,6 +58,7 @@ class _Stream:
         reply.start(answer.status, headers.to_client(answer.headers))
         try:
             await answer.pump(self._pass_on, reply)
+            exchange.outcome.last_byte_seconds = exchange.elapsed
         except (LegError, EventTooLongError):
             exchange.outcome.status = 502
             message = "The decode engine ended before its answer was complete."
@@ -70,8 +71,10 @@ class _Stream:
     def _pass_on(self, data: bytes) -> None:
         """Called for every read: the path of each token."""
         data = self._scanner.feed(data)
-        if data and self._exchange.outcome.first_byte_seconds is None:
-            self._exchange.outcome.first_byte_seconds = self._exchange.elapsed
+        outcome = self._exchange.outcome
+        if not outcome.pieces and data:
+            outcome.first_byte_seconds = self._exchange.elapsed
+        outcome.pieces += 1
         if self._scanner.handle is not None:
             self._tail += data
         elif data:

@@ -30,12 +30,14 @@ class Tally:
         self._past.append((self._clock(), self._now.copy()))
 
     def add(self, outcome: Outcome) -> None:
-        """Count a turn that has ended."""
+        """Count a turn that has ended. Of one that was refused only a failed transfer counts."""
         self._roll()
         count = self._now
+        count["failed_transfers", ""] += outcome.failed_transfer
+        if not outcome.served:
+            return
         count["turns", ""] += 1
-        if outcome.decode_only:
-            count["decode_only_turns", ""] += 1
+        count["decode_only_turns", ""] += bool(outcome.decode_only)
         if outcome.not_eligible:
             count["not_eligible", outcome.not_eligible] += 1
         elif outcome.follow_up:
@@ -47,7 +49,6 @@ class Tally:
         for name in ("prompt_tokens", "offered_tokens", "verified_tokens", "reused_tokens"):
             count[name, ""] += getattr(outcome, name)
         count["recomputed_tokens", ""] += outcome.prompt_tokens - outcome.reused_tokens
-        count["failed_transfers", ""] += outcome.failed_transfer
         count["expired_handles", ""] += outcome.miss == "expired"
         if outcome.reused_tokens:
             count["reused_turns", ""] += 1

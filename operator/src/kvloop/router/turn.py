@@ -8,6 +8,7 @@ from kvloop.router.core import Core, Incoming
 from kvloop.router.dialects import Dialect
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
+from kvloop.router.outcome import CLIENT_LEFT
 from kvloop.router.pool import Engine
 from kvloop.router.store import Entry
 from kvloop.router.wire.server import Reply
@@ -17,7 +18,7 @@ async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) 
     """Serve a client's request, and record what became of it. Cancelled when the client hangs up."""
     exchange = Exchange(core, incoming, dialect)
     outcome = exchange.outcome
-    outcome.status = 499  # unless an answer begins; nginx's word for a client that hung up first
+    outcome.status = CLIENT_LEFT  # unless an answer begins
     try:
         await _serve(exchange, reply)
     except RefusalError as refusal:
