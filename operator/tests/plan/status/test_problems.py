@@ -164,7 +164,11 @@ GATED = {"source": {"path": None, "huggingFace": {"repository": "a/b", "tokenSec
 MISSING = {
     "secret": (
         Missing("Secret", "hf"),
-        (Reason.SECRET_NOT_FOUND, True, 'Secret "hf" is not there: create it; the pods that wait for it then start.'),
+        (
+            Reason.SECRET_NOT_FOUND,
+            True,
+            'Secret "hf" is not there: create it with the key "token"; the pods that wait for it then start.',
+        ),
     ),
     "key": (
         Missing("Secret", "hf", "token"),
@@ -191,6 +195,14 @@ def test_missing_reference(healthy: Build, missing: Missing, expected: tuple[Rea
     world.container(P0, waiting="CreateContainerConfigError", message='secret "hf" not found')
     world.facts["missing"] = frozenset({missing, Missing("Secret", "zz-of-a-former-spec")})
     assert told(world) == expected
+
+
+def test_a_missing_secret_that_is_mounted_is_told_with_its_key(healthy: Build) -> None:
+    store = {"valkey": {"url": "redis://valkey:6379", "passwordSecretRef": {"name": "valkey", "key": "secret"}}}
+    world = healthy(router={"store": store})
+    world.container(ROUTER, waiting="ContainerCreating")
+    world.facts["missing"] = frozenset({Missing("Secret", "valkey")})
+    assert 'create it with the key "secret";' in told(world)[2]
 
 
 def test_what_nobody_waits_for_is_not_missing(healthy: Build) -> None:

@@ -1,7 +1,8 @@
 """What is wrong with objects: refused, not there, or not able to make pods."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kvloop.api.labels import Reason
@@ -53,20 +54,34 @@ def reference_missing(view: View) -> Problem | None:
     waits = any(not any(each.running for each in pod.containers) for pod in view.waiting_for)
     if not waits or not view.observed.missing:
         return None
-    named = {text for child in view.children.values() for text in _texts(child)}
+    parts = [part for child in view.children.values() for part in _parts(child)]
     for missing in sorted(view.observed.missing, key=lambda each: (each.kind, each.name, each.key)):
-        if missing.name in named:  # an edit may have taken the reference away already
+        if missing.name in parts:  # an edit may have taken the reference away already
             what = f'{missing.kind} "{missing.name}"'
-            problem = f'{what} has no key "{missing.key}": add it' if missing.key else f"{what} is not there: create it"
+            problem = (
+                f'{what} has no key "{missing.key}": add it' if missing.key else _absent(what, missing.name, parts)
+            )
             return Problem(_KINDS[missing.kind], f"{problem}; the pods that wait for it then start.", stalls=True)
     return None
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
+def _absent(what: str, name: str, parts: Iterable[Any]) -> str:
+    """That a Secret or ConfigMap is not there, and the keys that pods read of it: as variables, or as files."""
+    keys = set()
+    for part in parts:
+        if isinstance(part, dict) and part.get("name") == name and "key" in part:
+            keys.add(part["key"])
+        if isinstance(part, dict) and part.get("secretName") == name:
+            keys |= {item["key"] for item in part.get("items", ())}
+    having = f" with the key {' and '.join(map(json.dumps, sorted(keys)))}" if keys else ""
+    return f"{what} is not there: create it{having}"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The value, and everything in it."""
+    yield value
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(part)
+        yield from _parts(part)
 
 
 def not_made(view: View) -> Problem | None:
