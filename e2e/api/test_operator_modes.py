@@ -55,6 +55,7 @@ class Valve:
         parts = urlsplit(server)
         self._upstream = (parts.hostname, parts.port)
         self._port: Future[int] = Future()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     def __enter__(self) -> Self:
@@ -80,9 +81,12 @@ class Valve:
         async with await asyncio.start_server(self._connected, "127.0.0.1", 0) as server:
             self._port.set_result(server.sockets[0].getsockname()[1])
             await self._stop.wait()
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(*self._upstream)
+        self._writers |= {writer, there_writer}
         await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
 
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
