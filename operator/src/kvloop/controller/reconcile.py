@@ -21,6 +21,7 @@ from kvloop.controller.settings import UNREADY_RECHECK_SECONDS, WARNINGS_AFTER_S
 from kvloop.controller.warnings import Warnings
 from kvloop.kube.client import KubeClient
 from kvloop.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from kvloop.plan import reuse
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.desired import Desired, plan
 from kvloop.plan.events import transitions
@@ -85,9 +86,7 @@ class Reconciler:
         if not entry.deleting:
             await self.applier.apply(key, entry.uid, desired.children, outcome)
             await self._delete_pods(key, desired)
-        ready = await self._status(key, cr, entry, desired, tuple(outcome.failures))
-        if not ready and not entry.deleting:
-            outcome.look_again(UNREADY_RECHECK_SECONDS)
+        await self._status(key, cr, entry, desired, outcome)
         if outcome.recheck is not None:
             self.queue.add_after(key, outcome.recheck)
         return not outcome.retry
@@ -122,24 +121,25 @@ class Reconciler:
                 log.info("deleted pod %s, which held up the rollout", name, extra=key.extra)
 
     async def _status(
-        self,
-        key: Key,
-        cr: DisaggregatedInference,
-        entry: ResourceEntry,
-        desired: Desired,
-        failures: tuple[ApplyFailure, ...],
-    ) -> bool:
-        """Write the status if it differs from what is there, and post what changed; whether the resource is ready."""
+        self, key: Key, cr: DisaggregatedInference, entry: ResourceEntry, desired: Desired, outcome: Outcome
+    ) -> None:
+        """Write the status if it differs from what is there, and post what changed."""
         previous = entry.to_status()
-        wanted = self._declared(status(cr, self._observe(key, failures), desired, previous))
-        if Status.model_validate(wanted) != Status.model_validate(previous):
-            try:
-                answer = await self._write(key, entry.uid, wanted)
-            except (NotFoundError, ConflictError):
-                return True  # gone, or another one by now: an event tells
-            self.cache.see(answer)
-            await self.poster.post(key, entry.uid, transitions(previous, wanted))
-        return any(each["type"] == Condition.READY and each["status"] == "True" for each in wanted["conditions"])
+        observed = self._observe(key, tuple(outcome.failures))
+        wanted = self._declared(status(cr, observed, desired, previous))
+        before, after = Status.model_validate(previous), Status.model_validate(wanted)
+        if observed.reuse and not reuse.is_due(before, observed.now):
+            outcome.look_again(reuse.MIN_SECONDS)
+        if not any(each.type == Condition.READY and each.status == "True" for each in after.conditions):
+            outcome.look_again(UNREADY_RECHECK_SECONDS)
+        if before == after:
+            return
+        try:
+            answer = await self._write(key, entry.uid, wanted)
+        except (NotFoundError, ConflictError):
+            return  # gone, or another one by now: an event tells
+        self.cache.see(answer)
+        await self.poster.post(key, entry.uid, transitions(previous, wanted))
 
     async def _write(self, key: Key, uid: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Apply the status; a field that an older CRD does not declare is left out from then on."""
