@@ -53,6 +53,8 @@ class FakeEngine:
     """Prompt tokens it claims, and on decode the tokens it holds."""
     verified: int | None = None
     """What its guard will report; everything by default."""
+    token_ids: list[int] | None = None
+    """Of the prompt, in whole answers."""
     pieces: list[str] = field(default_factory=lambda: ["Hello", " world"])
     script: deque[Behaviour] = field(default_factory=deque)
     seen: list[Seen] = field(default_factory=list)
@@ -140,7 +142,7 @@ class FakeEngine:
             "id": "chatcmpl-1",
             "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}],
             "usage": {"prompt_tokens": self.tokens, "completion_tokens": 1, "total_tokens": self.tokens + 1},
-            "prompt_token_ids": None,
+            "prompt_token_ids": self.token_ids,
             "kv_transfer_params": kv,
         }
 

@@ -52,8 +52,8 @@ class Fleet:
         self.clock = ManualClock()
         p = engine_config("kv_producer", "fail", prefix_caching=False, reasoning=reasoning)
         d = engine_config("kv_consumer", "recompute", reasoning=reasoning)
-        self.prefill = [EngineSim(p, clock=self.clock, plugin=_PLUGIN) for _ in range(prefills)]
-        self.decode = [EngineSim(d, clock=self.clock, plugin=_PLUGIN) for _ in range(decodes)]
+        self.prefill = [self.engine(p) for _ in range(prefills)]
+        self.decode = [self.engine(d) for _ in range(decodes)]
         self._cold = EngineSim(replace(d, transfer=None), clock=self.clock, plugin=None)
         self._settings = settings
 
@@ -73,13 +73,21 @@ class Fleet:
     ) -> None:
         await self._stack.aclose()
 
+    def engine(self, engine_config: Config) -> EngineSim:
+        """An engine on this fleet's clock, with the plugin."""
+        return EngineSim(engine_config, clock=self.clock, plugin=_PLUGIN)
+
+    async def begin(self, engine: EngineSim) -> None:
+        """Start an engine; it ends with the fleet."""
+        await self._stack.enter_async_context(engine)
+
     async def restart(self, engines: list[EngineSim], index: int = 0) -> None:
         """End an engine at once and start another on its address; returns when the router has noticed."""
         old = engines[index]
         await old.stop()
-        new = EngineSim(replace(old.config, port=old.port), clock=self.clock, plugin=_PLUGIN)
-        engines[index] = await self._stack.enter_async_context(new)
-        await self.probed(new)
+        engines[index] = self.engine(replace(old.config, port=old.port))
+        await self.begin(engines[index])
+        await self.probed(engines[index])
 
     async def probed(self, engine: EngineSim) -> None:
         """Wait until the router knows the engine's present boot."""

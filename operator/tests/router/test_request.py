@@ -138,6 +138,7 @@ def test_some_requests_are_decode_s_alone(dialect: Dialect, body: dict[str, Any]
         {"type": "input_audio"},
         {"type": "tool_result", "content": [{"type": "image"}]},
         {"type": "something_new"},
+        {"type": ["unhashable"]},
     ],
 )
 def test_media_are_split_but_not_reused(part: dict[str, Any]) -> None:

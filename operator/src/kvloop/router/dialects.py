@@ -90,7 +90,7 @@ def _role(message: Any) -> Any:
 
 
 def _is_made(item: Any) -> bool:
-    return _role(item) == "assistant" or (isinstance(item, dict) and item.get("type") in _MADE)
+    return _role(item) == "assistant" or (isinstance(item, dict) and str(item.get("type")) in _MADE)
 
 
 def _is_one_prompt(prompt: Any) -> bool:
@@ -124,4 +124,4 @@ def _flat(parts: Iterable[Any]) -> Iterable[Any]:
 
 
 def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type", "text") not in _TEXT
+    return isinstance(part, dict) and str(part.get("type", "text")) not in _TEXT
