@@ -29,12 +29,12 @@ class Helm:
     def __call__(self, *arguments: str | Path) -> str:
         return helm(*arguments, kubeconfig=self._cluster.kubeconfig)
 
-    def install(self, *options: str, folder: Path = CHARTS) -> None:
-        """Both charts, newest or from another folder, in the order that the documentation gives."""
+    def install(self, *options: str, folder: Path = CHARTS) -> str:
+        """Both charts, newest or from another folder, in the documented order; gives what Helm says in the end."""
         upgrade = ("upgrade", "--install", "--namespace", SYSTEM)
         self(*upgrade, "--create-namespace", "kvloop-crds", folder / "kvloop-crds")
         self._cluster.kubectl("wait", CRD, "--for=condition=Established", "--timeout=30s")
-        self(*upgrade, "kvloop", folder / "kvloop", *options)
+        return self(*upgrade, "kvloop", folder / "kvloop", *options)
 
     def uninstall(self) -> None:
         """All that can be."""
@@ -114,7 +114,8 @@ def test_install_upgrade_and_uninstall_leave_resources_alone(cluster: Client, in
 def test_namespaced_the_operator_gets_by_with_its_roles(cluster: Client, installed: Helm, tmp_path: Path) -> None:
     for name in ("search", "chat", "elsewhere"):
         cluster.kubectl("create", "namespace", name)
-    installed.install("--values", str(CASES / "namespaced" / "values.yaml"))
+    notes = installed.install("--values", str(CASES / "namespaced" / "values.yaml"))
+    assert "kvloop 0.1.0 serves the namespaces search, chat." in notes
     audit = Audit(cluster)
     with operator(cluster, tmp_path / "operator.log") as process:
         sites = {name: Site(cluster, process, name) for name in ("search", "chat", "elsewhere")}
