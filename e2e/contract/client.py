@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
 import time
@@ -65,6 +66,8 @@ class Turn:
 class Client:
     def __init__(self, http: httpx.AsyncClient, model: str, rng: random.Random, vocabulary: int) -> None:
         self._http, self.model, self._rng, self._vocabulary = http, model, rng, vocabulary
+        self.leases: dict[str, dict[str, Any]] = {}
+        """Handles that came and were not sent on as they are, by request id."""
 
     def tokens(self, n: int) -> list[int]:
         """Random ids that every model under test has."""
@@ -72,11 +75,17 @@ class Client:
 
     async def post(self, url: str, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
         whole = {"model": self.model, "temperature": 0, "seed": 0, **body}
+        params = whole.get("kv_transfer_params") or {}
+        if params and params == self.leases.get(params.get("remote_request_id", "")):
+            del self.leases[params["remote_request_id"]]
         if whole.get("stream"):
-            events = [event async for event in self.events(url, path, whole)]
-            return Answer(200, {}, events)
-        response = await self._http.post(url + path, json=whole, headers=headers)
-        return Answer(response.status_code, response.json())
+            answer = Answer(200, {}, [event async for event in self.events(url, path, whole)])
+        else:
+            response = await self._http.post(url + path, json=whole, headers=headers)
+            answer = Answer(response.status_code, response.json())
+        if answer.handle:
+            self.leases[answer.handle["remote_request_id"]] = copy.deepcopy(answer.handle)
+        return answer
 
     async def events(self, url: str, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any] | str, None]:
         async with self._http.stream("POST", url + path, json=body) as response:
@@ -133,9 +142,9 @@ class Client:
         return round(share * (int(blocks[1]) - 1))
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], what: str) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], what: str, seconds: float = DEADLINE_S) -> None:
     """Wait until a condition holds; fails after a generous deadline."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + seconds
     while not await holds():
-        assert time.monotonic() < end, f"not within {DEADLINE_S} s: {what}"
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
         await asyncio.sleep(0.01)

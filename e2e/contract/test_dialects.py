@@ -103,21 +103,21 @@ async def test_responses_tell_why_they_ended(engines: Engines, client: Client) -
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status"),
+    ("path", "body", "status", "own_shape"),
     [
-        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, 400),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "model": "nope"}, 404),
-        ("/v1/responses", {}, 400),
-        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, 404),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, 400, False),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "model": "nope"}, 404, True),
+        ("/v1/responses", {}, 400, False),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, 404, False),
     ],
 )
 async def test_errors_of_the_other_dialects(
-    engines: Engines, client: Client, path: str, body: dict[str, Any], status: int
+    engines: Engines, client: Client, path: str, body: dict[str, Any], status: int, own_shape: bool
 ) -> None:
     answer = await client.post(engines.prefill, path, body)
     assert answer.status == status
     assert answer.body["error"]["message"]
-    assert ("type" in answer.body) is (path == "/v1/messages")
+    assert ("type" in answer.body) is own_shape
 
 
 async def test_anthropic_tokens_can_be_counted(engines: Engines, client: Client) -> None:

@@ -38,8 +38,8 @@ class Style:
     tools: tuple[dict[str, object], ...] = ()
     """The functions to be called, in order; empty for a reply in words."""
     form: str = "native"
-    """How calls are written: ``native`` in the template's tags; guided decoding writes a JSON ``list``, or the bare
-    arguments of the ``named`` function."""
+    """How calls are written: ``native`` in the template's tags, demanded ones too if there is a parser for them;
+    without one, guided decoding writes a JSON ``list``, or the bare arguments of the ``named`` function."""
 
 
 @dataclass

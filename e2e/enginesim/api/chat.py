@@ -30,6 +30,8 @@ async def handle(http: web.Request) -> web.StreamResponse:
 
 def prompt_of(body: dict[str, Any]) -> list[int]:
     """Tokens of a chat body's messages and tools; raises ApiError."""
+    if "messages" in body and body["messages"] is None:
+        raise ApiError(400, "'NoneType' object is not iterable")
     messages = field_of(body, "messages", list)
     if not messages or not all(isinstance(m, dict) for m in messages):
         raise ApiError(400, "1 validation error:\n  messages: Field required", "Bad Request", "body.messages")
@@ -136,11 +138,13 @@ class ChatCall(Call):
             named = tuple(t for t in tools if t.get("name") == name)
             if not named:
                 raise ApiError(400, "The tool specified in `tool_choice` does not match any of the tools.")
-            return Style(thinks, named, "named"), "named", str(name)
+            form = "native" if config.tool_call_parser else "named"
+            return Style(thinks, named, form), form, str(name)
         if choice == "required":
             if not tools:
                 raise ApiError(400, "When using `tool_choice`, `tools` must be set.")
-            return Style(thinks, tuple(self._mentioned(tools) or tools[:1]), "list"), "list", ""
+            form = "native" if config.tool_call_parser else "list"
+            return Style(thinks, tuple(self._mentioned(tools) or tools[:1]), form), form, ""
         if choice == "auto" and tools:
             if not (config.auto_tool_choice and config.tool_call_parser):
                 if self.body.get("tool_choice") == "auto":
@@ -165,7 +169,7 @@ class ChatCall(Call):
         return self.parsers[output.index].push(output.text, final=output.finish_reason is not None)
 
     def _finish_reason(self, index: int, reason: str | None) -> str | None:
-        called = self.parsers[index].calls and self.form != "named"
+        called = self.parsers[index].calls and not self.tool_name
         return "tool_calls" if called and reason == "stop" else reason
 
     def _whole_choice(self, i: int, choice: Collected) -> dict[str, Any]:

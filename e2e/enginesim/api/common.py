@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from e2e.enginesim.frontend import Frontend
     from e2e.enginesim.model import Style
 
+MAX_STOPS = 4
 FRONTEND: web.AppKey[Frontend] = web.AppKey("frontend", object)  # type: ignore[arg-type]  # avoids an import cycle
 
 
@@ -96,6 +97,11 @@ def samplings(
     n = field_of(body, "n", int, 1)
     if n < 1:
         raise ApiError(400, f"n must be at least 1, got {n}.")
+    if n > 1 and field_of(body, "temperature", (int, float), 1) == 0:
+        raise ApiError(400, f"n must be 1 when using greedy sampling, got {n}.")
+    if isinstance(stop, list) and len(stop) > MAX_STOPS:
+        message = f"List should have at most {MAX_STOPS} items after validation, not {len(stop)}"
+        raise ApiError(400, message, "Bad Request", "body.stop")
     one = Sampling(
         max_tokens=max_tokens,
         min_tokens=min_tokens,

@@ -43,6 +43,8 @@ async def handle(http: web.Request) -> web.StreamResponse:
         return common.json_response(await call.answer())
     except ApiError as error:
         inner = error.body["error"]
+        if inner["type"] == "Bad Request":
+            raise  # fields of a wrong type are found before the API's own code runs, and told in OpenAI's shape
         return common.json_response(
             {"type": "error", "error": {"type": inner["type"], "message": inner["message"]}}, error.status
         )

@@ -29,8 +29,8 @@ class Delta:
 class ReplyParser:
     """Takes text as it is generated, gives parts of the message as soon as they are certain.
 
-    `form` is how tool calls are written: ``native`` in tags (tool_choice auto with a tool parser), ``list`` as a JSON
-    list (required), ``named`` as the bare arguments of the function `name`, or None if there are none to look for.
+    `form` is how tool calls are written: ``native`` in tags, as a tool parser reads them, ``list`` as a JSON list
+    (required), ``named`` as the bare arguments of the function `name`, or None if there are none to look for.
     """
 
     reasoning: bool = False
