@@ -1,6 +1,7 @@
 """Start and stop real vLLM servers on 127.0.0.1."""
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -8,17 +9,25 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from e2e.engine import install
+from kvloop.engine import bundle
 
-READY_SECONDS = 420
-"""A start takes 50 to 150 s on two busy cores; an engine that is not ready by then never will be."""
-BLOCK_SIZE = 32
+READY_SECONDS: Final = 600
+"""A start takes 50 s on two quiet cores and some minutes on crowded ones; who is not ready by then never will be."""
+BLOCK_SIZE: Final = 32
 """vLLM's CPU attention wants a multiple of 32."""
+KV_BLOCKS: Final = 2048
+MAX_LENGTH: Final = 4096
+MODEL: Final = "tiny"
+ADAPTER: Final = "adapter"
+# vLLM's CPU platform moves the worker into a process of its own, which spins on sched_yield while leases are open and
+# is starved for it on a crowded machine: transfers of milliseconds then take half a minute. So it stays in the core's.
+_ONE_PROCESS_ARGS: Final = ("--distributed-executor-backend", "uni")
+_ONE_PROCESS_ENV: Final = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def free_port() -> int:
@@ -31,24 +40,69 @@ def free_port() -> int:
 def model_folder(home: Path) -> Path:
     """The tiny model, made once per environment."""
     script = Path(__file__).with_name("tiny_model.py")
-    folder = home / f"tiny-{script.stat().st_size}"
+    folder = home / f"tiny-{hashlib.sha256(script.read_bytes()).hexdigest()[:10]}"
     if not (folder / "model.safetensors").exists():
         subprocess.run([str(home / "bin" / "python"), str(script), str(folder)], check=True)
     return folder
 
 
-@dataclass
+def deliver(folder: Path) -> Path:
+    """Write kvloop's plugin as Kubernetes mounts it; the folder goes on PYTHONPATH."""
+    for path, text in bundle.files().items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return folder
+
+
 class Server:
-    """A running vLLM."""
+    """A vLLM that keeps its addresses over restarts."""
 
-    name: str
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
+    def __init__(
+        self,
+        name: str,
+        transfer: Mapping[str, Any],
+        folder: Path,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`transfer` is ``--kv-transfer-config``; `folder` takes the log."""
+        home = install.ensure()
+        model = model_folder(home)
+        port, side_port = free_port(), free_port()
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            *(str(home / "bin" / "vllm"), "serve", str(model), "--served-model-name", MODEL),
+            *("--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--seed", "0"),
+            *("--max-model-len", str(MAX_LENGTH), "--max-num-seqs", "8", "--max-num-batched-tokens", str(MAX_LENGTH)),
+            *("--block-size", str(BLOCK_SIZE), "--num-gpu-blocks-override", str(KV_BLOCKS)),
+            *("--enable-prompt-tokens-details", "--enable-lora", "--lora-modules", f"{ADAPTER}={model / 'adapter'}"),
+            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+            *("--kv-transfer-config", json.dumps(transfer), *_ONE_PROCESS_ARGS, *args),
+        ]
+        self._environment = {
+            **os.environ,
+            **_ONE_PROCESS_ENV,
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, an upper bound
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # pinned, spinning threads lock up a small machine
+            "OMP_NUM_THREADS": "1",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            **(env or {}),
+        }
 
-    def tail(self, lines: int = 40) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+    def start(self) -> None:
+        """Start it; does not wait."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def wait_ready(self) -> None:
         """Return when /health answers.
@@ -56,65 +110,24 @@ class Server:
         Raises:
             RuntimeError: it exited or was not ready in time; the message holds the end of its log.
         """
+        assert self._process is not None
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
-            if (code := self.process.poll()) is not None:
+            if (code := self._process.poll()) is not None:
                 raise RuntimeError(f"{self.name} exited with {code}:\n{self.tail()}")
             with contextlib.suppress(OSError), urllib.request.urlopen(self.url + "/health", timeout=2):  # noqa: S310 (our own URL)
                 return
             time.sleep(0.25)
         raise RuntimeError(f"{self.name} was not ready after {READY_SECONDS} s:\n{self.tail()}")
 
-    def stop(self) -> None:
-        """End it and its children."""
-        for sig, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 20)):
+    def kill(self) -> None:
+        """End it and all its processes at once, as a node that fails."""
+        if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, sig)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience)
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
-
-def start(
-    name: str,
-    kv_transfer_config: Mapping[str, Any],
-    folder: Path,
-    *,
-    args: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-) -> Server:
-    """Start `vllm serve` with the given connector configuration; `folder` takes its log. Does not wait for it."""
-    home = install.ensure()
-    port, side_port = free_port(), free_port()
-    command = [str(home / "bin" / "vllm"), "serve", str(model_folder(home)), "--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--seed", "0"]
-    command += ["--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "4096"]
-    command += ["--block-size", str(BLOCK_SIZE), "--kv-transfer-config", json.dumps(kv_transfer_config), *args]
-    environment = {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # pinned, spinning threads lock up a small machine
-        "OMP_NUM_THREADS": "1",
-        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "DEBUG",
-        **(env or {}),
-    }
-    log = folder / f"{name}.log"
-    process = subprocess.Popen(
-        command, env=environment, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
-    )
-    return Server(name, f"http://127.0.0.1:{port}", process, log)
-
-
-@contextlib.contextmanager
-def running(*servers: Server) -> Iterator[None]:
-    """Wait until all are ready; stop them all at the end."""
-    try:
-        for server in servers:
-            server.wait_ready()
-        yield
-    finally:
-        for server in servers:
-            server.stop()
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

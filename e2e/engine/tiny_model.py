@@ -1,7 +1,7 @@
-"""Write a tiny random Qwen3 with a tokenizer and a chat template: a real model in every respect but sense.
+"""Write a tiny random Qwen3 with tokenizer, chat template and a LoRA adapter: a real model in every respect but sense.
 
 Run with the Python of the engine's environment (it needs torch, transformers and tokenizers):
-`python tiny_model.py FOLDER`.
+`python tiny_model.py FOLDER`. The adapter goes into FOLDER/adapter.
 """
 
 import json
@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, MAX_LENGTH = 4, 256, 4, 2, 8192
+LAYERS, HIDDEN, HEADS, KV_HEADS, MAX_LENGTH, RANK = 4, 256, 4, 2, 8192, 8
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")  # what vLLM's parsers for this family look for
 CORPUS = (
     "the agent opens a file, changes one line, runs the tests, reads what failed and tries again until all is green",
     "def answer(question: str) -> str:\n    return ' '.join(word for word in question.split() if word.isalpha())\n",
@@ -48,6 +50,7 @@ def write_tokenizer(folder: Path) -> dict[str, int]:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS * 8, trainer)
+    tokenizer.add_tokens(list(TAGS))
     tokenizer.save(str(folder / "tokenizer.json"))
     _dump(
         folder / "tokenizer_config.json",
@@ -85,6 +88,29 @@ def write_weights(folder: Path, ids: dict[str, int]) -> None:
     model.save_pretrained(folder)
 
 
+def write_adapter(folder: Path) -> None:
+    """A LoRA adapter that changes what the model says: keys and queries of all layers, so the KV, too."""
+    folder.mkdir(exist_ok=True)
+    sizes = {"q_proj": HIDDEN, "k_proj": HIDDEN // HEADS * KV_HEADS}
+    _dump(
+        folder / "adapter_config.json",
+        peft_type="LORA",
+        r=RANK,
+        lora_alpha=2 * RANK,
+        target_modules=list(sizes),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(1)
+    weights = {}
+    for layer in range(LAYERS):
+        for module, size in sizes.items():
+            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            weights[f"{name}.lora_A.weight"] = torch.randn(RANK, HIDDEN) * 0.1
+            weights[f"{name}.lora_B.weight"] = torch.randn(size, RANK) * 0.1
+    save_file(weights, folder / "adapter_model.safetensors")
+
+
 def _dump(path: Path, **content: object) -> None:
     path.write_text(json.dumps(content, indent=1))
 
@@ -92,6 +118,7 @@ def _dump(path: Path, **content: object) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
+    write_adapter(folder / "adapter")
     write_weights(folder, write_tokenizer(folder))
 
 
