@@ -1,0 +1,3 @@
+module kvloop.io/e2e/bench/router
+
+go 1.26
