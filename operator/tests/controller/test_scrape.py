@@ -64,19 +64,41 @@ async def test_every_ready_router_is_read_and_added_up() -> None:
     assert bench.results == [True] * 4
 
 
+async def test_routers_without_news_are_read_less_often_until_there_are_some() -> None:
+    bench = Bench()
+    bench.answers = {"10.0.0.1": summary(3), "[fd00::2]": summary(4)}
+    read = []
+    for number in range(1, 25):
+        if number == 16:
+            bench.answers["10.0.0.1"] = summary(5)
+        before = len(bench.urls)
+        await bench.scraper.scrape()
+        if len(bench.urls) > before:
+            read.append(number)
+    assert read == [1, 2, 4, 8, 12, 16, 17, 18, 20, 24]
+    bench.cache.see(pod("r3", "router", conditions=READY, podIP="10.0.0.3"))
+    before = len(bench.urls)
+    await bench.scraper.scrape()
+    assert len(bench.urls) == before + 3, "a new router is news"
+
+
 async def test_a_silent_router_does_not_hold_up_the_others_and_keeps_its_word_for_a_while() -> None:
     bench = Bench()
     bench.answers = {"10.0.0.1": summary(3), "[fd00::2]": summary(4)}
     await bench.scraper.scrape()
     bench.answers["10.0.0.1"] = TimeoutError()
-    for _ in range(2):
+    windows = []
+    for turns in (5, 6, 7):
+        bench.answers["[fd00::2]"] = summary(turns)
         await bench.scraper.scrape()
-        assert bench.turns() == 7
+        assert bench.turns() == 3 + turns, "its counts stay"
+        found = bench.scraper.summary(KEY)
+        assert found is not None
+        windows.append(found.window.turns)
+    assert windows == [8, 9, 7], "its window goes with the third"
+    bench.answers["10.0.0.1"] = summary(3)
     await bench.scraper.scrape()
-    assert bench.turns() == 7, "its counts stay, its window goes"
-    found = bench.scraper.summary(KEY)
-    assert found is not None
-    assert found.window.turns == 4
+    assert bench.turns() == 10, "when it answers again, nothing counts twice"
 
 
 async def test_counts_outlive_a_restart_and_a_replacement() -> None:

@@ -12,7 +12,13 @@ from pydantic import ValidationError
 from kvloop.api.contract import EngineSummary, FirstToken, FirstTokenByArm, ReuseCounters, ReuseSummary
 from kvloop.api.labels import ROUTER_ADMIN
 from kvloop.controller.cache import Cache, Key, PodEntry
-from kvloop.controller.settings import SCRAPE_BYTES, SCRAPE_CONCURRENCY, SCRAPE_MISSES, SCRAPE_TIMEOUT_SECONDS
+from kvloop.controller.settings import (
+    SCRAPE_BYTES,
+    SCRAPE_CONCURRENCY,
+    SCRAPE_MISSES,
+    SCRAPE_SLOWEST,
+    SCRAPE_TIMEOUT_SECONDS,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,35 +31,53 @@ ROUTER = "router"
 
 @dataclass
 class Routers:
-    """Answers of one resource's routers, by uid of the pod. `retired` holds the counts of routers that are no more."""
+    """Answers of one resource's routers, by uid of the pod.
+
+    `silent` are the last answers of routers that no longer answer, `retired` the counts of those that are no more.
+    `pause` is how many rounds there are from one read to the next: more while nothing changes.
+    """
 
     answers: dict[str, ReuseSummary] = field(default_factory=dict)
+    silent: dict[str, ReuseSummary] = field(default_factory=dict)
     misses: Counter[str] = field(default_factory=Counter)
     retired: ReuseCounters = field(default_factory=ReuseCounters)
+    known: frozenset[str] = frozenset()
+    pause: int = 1
+
+    def keep(self, uids: frozenset[str]) -> None:
+        """These are ready now; whoever is not is gone."""
+        for uid in (self.answers.keys() | self.silent.keys()) - uids:
+            self._retire(uid)
+        if uids != self.known:
+            self.known, self.pause = uids, 1
 
     def answered(self, uid: str, summary: ReuseSummary) -> None:
         """Take an answer; a router that has restarted counts from 0, so that its former counts are kept."""
-        before = self.answers.get(uid)
+        before = self.answers.get(uid) or self.silent.get(uid)
         if before and before.since != summary.since:
-            self.retired = added([self.retired, before.counters])
+            self._retire(uid)
+        self.silent.pop(uid, None)
         self.answers[uid] = summary
         del self.misses[uid]
 
     def missed(self, uid: str) -> None:
         """A router did not answer; its last answer stands for a few times."""
         self.misses[uid] += 1
-        if self.misses[uid] >= SCRAPE_MISSES:
-            self.retire(uid)
-
-    def retire(self, uid: str) -> None:
-        """A router is gone."""
-        del self.misses[uid]
-        if last := self.answers.pop(uid, None):
-            self.retired = added([self.retired, last.counters])
+        if self.misses[uid] >= SCRAPE_MISSES and uid in self.answers:
+            self.silent[uid] = self.answers.pop(uid)
 
     def summary(self) -> ReuseSummary | None:
-        """All of them together; None if none has answered."""
-        return total(list(self.answers.values()), self.retired) if self.answers else None
+        """All of them together; None if none answers."""
+        if not self.answers:
+            return None
+        silent = (each.counters for each in self.silent.values())
+        return total(list(self.answers.values()), added([self.retired, *silent]))
+
+    def _retire(self, uid: str) -> None:
+        del self.misses[uid]
+        for answers in (self.answers, self.silent):
+            if last := answers.pop(uid, None):
+                self.retired = added([self.retired, last.counters])
 
 
 class Scraper:
@@ -69,6 +93,7 @@ class Scraper:
         self._routers: dict[Key, Routers] = {}
         self._summaries: dict[Key, ReuseSummary] = {}
         self._slots = asyncio.Semaphore(SCRAPE_CONCURRENCY)
+        self._round = 0
 
     def summary(self, key: Key) -> ReuseSummary | None:
         """The last summary; the same object until something changes."""
@@ -80,7 +105,8 @@ class Scraper:
         self._summaries.pop(key, None)
 
     async def scrape(self) -> None:
-        """Read all routers once."""
+        """Read all routers once, but for those that have had no news for a while: these in some rounds only."""
+        self._round += 1
         await asyncio.gather(*(self._resource(key) for key in self._cache.resources()))
 
     async def _resource(self, key: Key) -> None:
@@ -88,12 +114,15 @@ class Scraper:
         if not ready and key not in self._routers:
             return
         routers = self._routers.setdefault(key, Routers())
-        for uid in routers.answers.keys() - {entry.uid for entry in ready}:
-            routers.retire(uid)
+        routers.keep(frozenset(entry.uid for entry in ready))
+        if self._round % routers.pause:
+            return
         await asyncio.gather(*(self._router(key, routers, entry) for entry in ready))
         summary = routers.summary()
         if summary == self._summaries.get(key):
+            routers.pause = min(2 * routers.pause, SCRAPE_SLOWEST)
             return
+        routers.pause = 1
         if summary is None:
             self._summaries.pop(key, None)
         else:

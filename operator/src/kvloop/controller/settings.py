@@ -86,6 +86,8 @@ SCRAPE_BYTES = 1 << 20
 """Largest answer of a router; a summary with a thousand engines has a quarter of it."""
 SCRAPE_MISSES = 3
 """A router's last answer is kept for as many failed reads, so that one lost packet does not empty the status."""
+SCRAPE_SLOWEST = 4
+"""Routers without news are read in every fourth round at the least, so that a thousand idle ones cost little."""
 EVENT_REPEAT_SECONDS = 600.0
 """An equal Event about the same object is not posted again within this time."""
 CANARY_PERIODS = 3
