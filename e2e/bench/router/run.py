@@ -98,9 +98,8 @@ def _print(rows: dict[str, dict[str, float]], names: Sequence[str], repetitions:
         table.add_row(title, *(f"{values[name]:.3g}" for name in names))
     console = Console()
     console.print(table)
-    console.print(
-        f"memory of {CONVERSATIONS:,} stored conversations: {_memory_of_conversations():.0f} MiB (handles of {BLOCK_IDS * 16:,} tokens)"
-    )
+    memory = _memory_of_conversations()
+    console.print(f"memory of {CONVERSATIONS:,} stored conversations of {BLOCK_IDS * 16:,} tokens: {memory:.0f} MiB")
 
 
 def _memory_of_conversations() -> float:

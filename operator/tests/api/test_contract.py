@@ -1,6 +1,7 @@
 """The router's configuration file and the summary of reuse."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -91,3 +92,20 @@ def test_the_configuration_cannot_be_changed_in_place() -> None:
     config: RouterConfig = parse(LEAST)
     with pytest.raises(ValueError, match="frozen"):
         config.holdout_percent = 5  # type: ignore[misc]  # that is the point
+
+
+def keys(model: type[BaseModel], path: str = "") -> list[str]:
+    """Every leaf of the file, as a dotted path; entries of lists are not followed."""
+    found = []
+    for field in model.model_fields.values():
+        here = f"{path}{field.alias}"
+        inner = [t for t in get_args(field.annotation) or (field.annotation,) if isinstance(t, type)]
+        models = [t for t in inner if issubclass(t, BaseModel)] if not str(field.annotation).startswith("list") else []
+        found += keys(models[0], f"{here}.") if models else [here]
+    return found
+
+
+@pytest.mark.parametrize("key", keys(RouterConfig))
+def test_every_key_is_in_the_documentation(key: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "router.md").read_text()
+    assert f"`{key}`" in text or (key.startswith("endpoints.endpointSlices.") and f"`{key.rpartition('.')[2]}`" in text)
