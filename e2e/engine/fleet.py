@@ -20,7 +20,7 @@ _ENGINES: Final[dict[str, tuple[str, Sequence[str], dict[str, str]]]] = {
     "prefill-cached": ("kv_producer", ["--enable-prefix-caching"], {}),
     "decode": ("kv_consumer", ["--enable-prefix-caching"], {}),
     "decode-2": ("kv_consumer", ["--enable-prefix-caching", "--api-server-count", "2", *_THINKING], {}),
-    "unguarded": ("kv_producer", ["--enable-prefix-caching"], {"VLLM_PLUGINS": "another"}),
+    "unguarded": ("kv_producer", ["--no-enable-prefix-caching"], {"VLLM_PLUGINS": "another"}),
 }
 
 
@@ -86,9 +86,14 @@ class RealEngines:
         """Engines as a test of the contract asks for them."""
         if setup not in (Setup(decodes=setup.decodes, prefill_cache=setup.prefill_cache), Setup(guarded=False)):
             raise ValueError(f"no such engines are started: {setup}")
-        prefill = "unguarded" if not setup.guarded else "prefill-cached" if setup.prefill_cache else "prefill"
+        if setup.guarded:
+            prefill = "prefill-cached" if setup.prefill_cache else "prefill"
+            fleet.start("prefill", "prefill-cached", "decode", "decode-2")
+        else:
+            prefill = "unguarded"
+            fleet.stop("prefill-cached", "decode-2")  # five engines take more memory than small machines have
+            fleet.start("prefill", "decode", "unguarded")
         decodes = ["decode", "decode-2"][: setup.decodes]
-        fleet.start("prefill", "prefill-cached", "decode", "decode-2", prefill)
         return cls(fleet, fleet.engines[prefill].url, [fleet.engines[name].url for name in decodes])
 
     async def pass_time(self, seconds: float) -> None:
@@ -105,7 +110,7 @@ class RealEngines:
         """End all leases that a test has left open, and wait until nothing is pinned anywhere."""
         engines = self.fleet.engines
         # The prefill engine under test may have used the handle and then refuses it.
-        other = engines["prefill" if self.prefill == engines["prefill-cached"].url else "prefill-cached"].url
+        other = engines["prefill-cached" if self.prefill == engines["prefill"].url else "prefill"].url
         while client.leases:
             _, handle = client.leases.popitem()
             if handle["do_remote_decode"]:

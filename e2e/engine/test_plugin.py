@@ -1,0 +1,86 @@
+"""The plugin inside a stock vLLM: mounted as a folder, across API server processes, and left out by VLLM_PLUGINS."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from e2e.contract.client import FIRST, Client, eventually
+from e2e.contract.test_histories import transfers
+from kvloop import __version__
+
+if TYPE_CHECKING:
+    from e2e.engine.fleet import RealEngines
+
+pytestmark = pytest.mark.engine
+
+ATTEMPTS = 6
+"""Connections that are opened anew; the kernel spreads them over the two API server processes."""
+
+
+async def info(client: Client, url: str) -> dict[str, str]:
+    """Labels of an engine's one ``kvloop_engine_info``."""
+    text = (await client.get(url, "/metrics")).text
+    (line,) = [line for line in text.splitlines() if line.startswith("kvloop_engine_info{")]
+    assert line.endswith(" 1.0")
+    return dict(re.findall(r'(\w+)="([^"]*)"', line))
+
+
+async def test_engines_tell_what_they_are(engines: RealEngines, client: Client) -> None:
+    boots = set()
+    for engine in engines.fleet.running:
+        told = await info(client, engine.url)
+        assert told["boot_id"]
+        boots.add(told.pop("boot_id"))
+        assert told == {
+            "active": "1", "block_size": "32", "plugin_version": __version__, "vllm_version": "0.32.0",
+            "role": "kv_producer" if engine.name.startswith("prefill") else "kv_consumer",
+        }  # fmt: skip
+        assert f"kvloop {__version__} is active" in engine.log.read_text()
+    assert len(boots) == len(engines.fleet.running)
+
+
+async def test_reports_are_counted(engines: RealEngines, client: Client) -> None:
+    async def counts() -> list[float]:
+        return [
+            await client.metric(engines.prefill, "kvloop_guard_handles_total", reason="partial"),
+            await client.metric(engines.prefill, "kvloop_guard_offered_tokens_total"),
+            await client.metric(engines.prefill, "kvloop_guard_verified_tokens_total"),
+        ]
+
+    first = client.tokens(300)
+    one = await client.turn(engines.prefill, engines.decode[0], first)
+    before = await counts()
+    await client.turn(engines.prefill, engines.decode[0], first, one.handle)
+    assert [b - a for a, b in zip(before, await counts(), strict=True)] == [1, 339, 288]
+
+
+async def test_two_api_server_processes_share_what_was_used(engines: RealEngines, client: Client) -> None:
+    """Whichever process a decode leg comes to: prefill's blocks are read once, and all answers are right."""
+    decode = engines.fleet.engines["decode-2"].url
+    prompt = client.tokens(300)
+    leg = await client.complete(engines.prefill, prompt, dict(FIRST))
+    cold = await client.cold(engines.prefill, prompt, 12)
+    before = await transfers(client, decode)
+    body = {
+        "model": client.model, "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True, "kv_transfer_params": leg.handle,
+    }  # fmt: skip
+    client.leases.clear()
+    handles = 0
+    for _ in range(ATTEMPTS):
+        async with httpx.AsyncClient(timeout=60) as fresh:
+            answer = (await fresh.post(decode + "/v1/completions", json=body)).json()
+        assert answer["choices"][0]["token_ids"] == cold
+        if answer["kv_transfer_params"]:
+            handles += 1
+            client.leases["mine"] = answer["kv_transfer_params"]
+    assert handles == 1
+
+    async def counted() -> bool:
+        return await transfers(client, decode) - before == 300
+
+    await eventually(counted, "one read of 300 tokens")
