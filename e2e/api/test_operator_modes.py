@@ -48,6 +48,14 @@ def test_without_the_crd_it_ends_and_says_so(api_cluster: Client, kubeconfig: Pa
         install(api_cluster)
 
 
+def test_when_the_crd_goes_it_ends_to_begin_anew(api_cluster: Client, kubeconfig: Path, tmp_path: Path) -> None:
+    with OperatorProcess(kubeconfig, tmp_path / "operator.log") as process:
+        api_cluster.kubectl("delete", "crd", f"{PLURAL}.kvloop.io")
+        assert process.process.wait(60) == 1
+        install(api_cluster)
+        process.start()
+
+
 class Valve:
     """A TCP proxy in front of the API server, through which nothing passes while it is shut."""
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvloop.api.labels import APPLIED_HASH, Reason
+from kvloop.api.labels import APPLIED_HASH, KIND, Reason
 from kvloop.controller.apply import Applier, Outcome, covers, digest_of
 from kvloop.controller.cache import Cache
 from kvloop.kube.errors import (
@@ -15,7 +15,7 @@ from kvloop.kube.errors import (
     UnavailableError,
 )
 
-from .doubles import KEY, OWNER, Body, Clock, MemoryKube, owned
+from .doubles import KEY, OWNER, Body, Clock, MemoryKube, owned, resource
 
 SERVICE = owned("Service", "chat", {"ports": 1})
 STATEFUL_SET = owned("StatefulSet", "chat-prefill", {"replicas": 3, "template": {}})
@@ -29,6 +29,7 @@ class Bench:
         self.clock = clock
         self.cache = Cache()
         self.applier = Applier(kube, self.cache, clock)
+        self.kube.objects[KIND, KEY.name] = resource()
 
     async def apply(self, *children: Body) -> Outcome:
         outcome = Outcome()
@@ -110,6 +111,18 @@ async def test_a_deleted_child_is_made_again(bench: Bench) -> None:
     await bench.apply(SERVICE)
     bench.cache.forget(bench.kube.objects.pop(("Service", "chat")))
     assert await bench.writes(SERVICE) == [("apply", "Service", "chat")]
+
+
+@pytest.mark.parametrize("gone", ["deleted", "deleting", "another"])
+async def test_nothing_is_made_for_a_resource_that_is_going(bench: Bench, gone: str) -> None:
+    """The watch of the children can be ahead of that of the resource."""
+    await bench.apply(SERVICE, STATEFUL_SET)
+    bench.cache.forget(bench.kube.objects.pop(("Service", "chat")))
+    live = bench.kube.objects.pop((KIND, KEY.name))
+    change = {"deleting": {"deletionTimestamp": "2030-01-01T00:00:00Z"}, "another": {"uid": "another"}}
+    if gone != "deleted":
+        bench.kube.objects[KIND, KEY.name] = live | {"metadata": live["metadata"] | change[gone]}
+    assert await bench.writes(SERVICE, STATEFUL_SET) == []
 
 
 async def test_the_object_of_somebody_else_is_left_alone(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kvloop.api.labels import APPLIED_HASH, Reason
+from kvloop.api.labels import APPLIED_HASH, KIND, Reason
 from kvloop.controller import observe
 from kvloop.controller.cache import Cache, ChildEntry, Key, child_entry, key_of
 from kvloop.controller.queue import Backoff
@@ -92,10 +92,10 @@ class Applier:
         Raises:
             UnavailableError: the API server takes no requests now.
         """
-        wanted = set()
-        for body in children:
-            ref = ChildRef(body["kind"], body["metadata"]["name"])
-            wanted.add(ref)
+        wanted = {ChildRef(body["kind"], body["metadata"]["name"]): body for body in children}
+        if wanted.keys() - self._cache.children(key).keys() and not await self._lives(key, owner):
+            return
+        for ref, body in wanted.items():
             await self._child(key, ref, owner, body, outcome)
         for ref, entry in tuple(self._cache.children(key).items()):
             if ref not in wanted and entry.child.owner_uid == owner and not entry.deleting:
@@ -104,6 +104,18 @@ class Applier:
     def forget(self, key: Key) -> None:
         """Forget a resource that is gone."""
         self._records.pop(key, None)
+
+    async def _lives(self, key: Key, owner: str) -> bool:
+        """Whether the resource is there and to stay.
+
+        Asked before a child is made: the watch of the children may tell that the garbage collector has taken one before
+        the watch of the resource tells why.
+        """
+        try:
+            live = await self._kube.get(KIND, key.namespace, key.name)
+        except NotFoundError:
+            return False
+        return bool(live["metadata"]["uid"] == owner and "deletionTimestamp" not in live["metadata"])
 
     async def _child(self, key: Key, ref: ChildRef, owner: str, body: Body, outcome: Outcome) -> None:
         digest = digest_of(body)
