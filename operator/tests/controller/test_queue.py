@@ -119,6 +119,28 @@ def test_one_worker_at_a_time_per_key_and_once_more_for_what_came_meanwhile() ->
     run(scenario)
 
 
+def test_work_that_waits_for_nothing_lets_others_run() -> None:
+    async def scenario() -> None:
+        queue: WorkQueue[int] = WorkQueue(Backoff(1, 60), 0, Metrics())
+        done, seen = 0, []
+
+        async def process(key: int) -> None:
+            nonlocal done
+            done += 1
+
+        for key in range(100):
+            queue.add(key)
+        workers = [asyncio.create_task(queue.work(process)) for _ in range(4)]
+        while done < 100:
+            seen.append(done)
+            await asyncio.sleep(0)
+        queue.close()
+        await asyncio.gather(*workers)
+        assert max(after - before for before, after in zip(seen, seen[1:], strict=False)) <= 4
+
+    run(scenario)
+
+
 def test_on_uvloop_as_in_the_operator() -> None:
     """Its handles have less than asyncio's own."""
 

@@ -100,6 +100,7 @@ class WorkQueue(Generic[Key]):
                 await process(key)
             finally:
                 self._done(key)
+            await asyncio.sleep(0)  # a pass that wrote nothing has not waited for anything; let others run
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
