@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from e2e.bench.guard import main as guard
 from e2e.bench.router.run import main as router
 
-PARTS: dict[str, Callable[[Sequence[str]], None]] = {"router": router}
+PARTS: dict[str, Callable[[Sequence[str]], None]] = {"guard": guard, "router": router}
 
 
 def main(arguments: Sequence[str]) -> None:

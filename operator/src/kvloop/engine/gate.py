@@ -6,6 +6,7 @@ Sees vLLM's objects only by the attributes named in `REQUEST_FIELDS` and `OUTPUT
 from __future__ import annotations
 
 import logging
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ log = logging.getLogger("vllm.kvloop")  # below vLLM's own logger, whose handler
 class _Open:
     """A request with a handle that is inside the engine."""
 
-    prompt: list[int] | None
-    """None if its tokens do not tell all that its KV depends on: then it gets no guard."""
+    prompt: array[int] | None
+    """Packed, as the guard wants it; None if its tokens do not tell all that its KV depends on: it gets no guard."""
     key: bytes
     report: guard.Report | None
     tail: Tail | None
@@ -84,7 +85,7 @@ class Gate:
             self._open.pop(request_id, None)
 
     def _check(self, request: Any, handle: dict[str, Any]) -> dict[str, Any]:
-        prompt = request.prompt_token_ids or []
+        prompt = array("I", request.prompt_token_ids or ())  # once: it takes as long as a digest of them
         text_only = not request.mm_features and request.prompt_embeds is None
         lora = request.lora_request
         key = guard.seed(lora.lora_name if lora is not None else None, request.cache_salt)
@@ -109,7 +110,7 @@ class Gate:
                 if request.prompt is not None:
                     guard.sign_prompt(handle, request.prompt, request.key)
             elif request.prompt is not None:
-                sequence = request.prompt + request.tokens
+                sequence = request.prompt + array("I", request.tokens)
                 handle["guard"] = guard.make(sequence, handle["remote_num_tokens"], self._block_size, request.key)
         except Exception:
             log.exception("kvloop could not sign a handle; the next turn will be computed")

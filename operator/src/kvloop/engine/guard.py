@@ -290,7 +290,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def _are_ids(groups: list[list[Any]]) -> bool:
-    return any(groups) and all(_is_int(block, 0) for group in groups for block in group)
+    """Whether these are lists of block numbers; there are thousands in a long prompt."""
+    some = [group for group in groups if group]
+    return bool(some) and all(set(map(type, g)) == {int} and min(g) >= 0 and max(g) < 2**31 for g in some)
 
 
 def _decode(text: Any) -> bytes:
