@@ -11,7 +11,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
-.PHONY: help venv cluster demo demo-down test test-pure lint generate verify bench images clean
+.PHONY: help venv cluster engine demo demo-down test test-pure test-engine lint generate verify bench images clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,12 +31,18 @@ demo: venv cluster  ## From nothing to a conversation whose KV returns to prefil
 demo-down: venv  ## Remove all that the demo made
 	@$(PYTHON) -m e2e.demo down
 
-test: lint verify cluster  ## Every check and test; TESTS="-k name" or a path narrows it
+test: lint verify cluster engine  ## Every check and test; TESTS="-k name" or a path narrows it
 	@echo "==> tests"
 	@$(BIN)/pytest -p e2e.tiers $(TESTS)
 
 test-pure: venv  ## Only the tests that need no cluster
 	@$(BIN)/pytest -p e2e.tiers operator/tests $(TESTS)
+
+test-engine: engine  ## Only the tests on real vLLM engines
+	@$(BIN)/pytest -p e2e.tiers e2e/engine $(TESTS)
+
+engine: venv  ## Install vLLM for the CPU, once per version
+	@$(PYTHON) -m e2e.engine.install
 
 cluster: venv  ## Build Kubernetes from its Go modules, once per version
 	@$(PYTHON) -m e2e.cluster build --profile node
