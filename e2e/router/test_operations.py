@@ -203,6 +203,54 @@ async def test_overload_is_429_with_retry_after(prefill: FakeEngine, decode: Fak
         assert [status for status, _ in await asyncio.gather(running, queued)] == [200, 200]
 
 
+async def test_who_is_refused_keeps_the_handle_and_who_leaves_frees_it(prefill: FakeEngine, decode: FakeEngine) -> None:
+    limits = {"maxTurnsPerEngine": 1, "maxQueuedTurns": 1, "queueSeconds": 30}
+    follow_up = {"model": "tiny", "messages": [user("hi"), assistant("Hello world"), user("go on")]}
+    async with Router(config([prefill.url], [decode.url], limits=limits)) as router:
+        await router.chat(user("hi"))
+        until = asyncio.Event()
+        decode.script.append(fake.held(fake.status(200), until))
+        running = asyncio.ensure_future(router.post({"messages": [user("others")]}))
+        await eventually(lambda: len(decode.seen) == 2, "another turn runs")
+        queued = asyncio.ensure_future(router.post({"messages": [user("more")]}))
+        await eventually(lambda: len(router.app.core.admission) == 1, "the queue is full")
+        assert (await router.post(follow_up))[0] == 429
+        queued.cancel()
+        await eventually(lambda: len(router.app.core.admission) == 0, "there is room in the queue")
+        leaving = asyncio.ensure_future(router.post(follow_up))
+        await eventually(lambda: len(router.app.core.admission) == 1, "the follow-up waits")
+        assert not any(seen.ends for seen in prefill.seen)
+        leaving.cancel()
+        await eventually(lambda: any(seen.ends for seen in prefill.seen), "its lease is ended")
+        until.set()
+        await running
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_the_first_token(prefill: FakeEngine, decode: FakeEngine) -> None:
+    until = asyncio.Event()
+    decode.script.append(fake.stream(b"", *decode.events(), until=until, at=1))
+    async with (
+        Router(config([prefill.url], [decode.url])) as router,
+        router.session.post(router.url + "/v1/chat/completions", json={**HI, "stream": True}) as answer,
+    ):
+        assert answer.status == 200
+        until.set()
+        assert await answer.read() == b"".join(decode.events(with_handle=False))
+
+
+async def test_a_part_that_ends_is_told_to_the_liveness_probe(prefill: FakeEngine, decode: FakeEngine) -> None:
+    async with Router(config([prefill.url], [decode.url], probeSeconds=0.1)) as router:
+        async with router.session.get(router.admin + "/health") as answer:
+            assert answer.status == 200
+        router.app.pool.all = None  # type: ignore[method-assign, assignment]  # breaks the prober
+        await eventually(lambda: not router.app.core.alive, "the end is noticed")
+        del router.app.pool.all
+        for url in (router.admin, router.url):
+            async with router.session.get(url + "/health") as answer:
+                assert answer.status == 503
+        await router.chat(user("hi"))
+
+
 @contextmanager
 def command(path: Path) -> Iterator[subprocess.Popen[str]]:
     """The real command, ended whatever happens."""

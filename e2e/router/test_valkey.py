@@ -72,7 +72,7 @@ async def test_the_first_key_with_an_entry_counts_and_the_others_stay(store: Val
 
 async def test_what_is_displaced_is_returned(store: ValkeyStore) -> None:
     await store.put(b"k", A, 60)
-    assert await store.put(b"k", B, 60) == [A]
+    assert await store.put(b"k", B, 60) == [(b"k", A)]
     assert await store.take([b"k"]) == Found(B, key=b"k")
 
 

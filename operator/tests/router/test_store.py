@@ -86,9 +86,9 @@ async def test_what_nobody_can_take_any_more_is_returned() -> None:
     clock = Clock()
     store = MemoryStore(2, clock)
     assert await store.put(b"1", A, 60) == []
-    assert await store.put(b"1", B, 60) == [A]
+    assert await store.put(b"1", B, 60) == [(b"1", A)]
     assert await store.put(b"2", A, 60) == []
-    assert await store.put(b"3", A, 60) == [B]
+    assert await store.put(b"3", A, 60) == [(b"1", B)]
     clock.now += 61
     assert await store.put(b"3", B, 60) == []
 

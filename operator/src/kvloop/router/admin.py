@@ -38,7 +38,7 @@ class Admin:
         return web.Response(body=body, headers={"content-type": prometheus_client.CONTENT_TYPE_LATEST})
 
     async def _alive(self, _: web.Request) -> web.Response:
-        return web.Response()
+        return web.Response(status=200 if self.core.alive else 503)
 
     async def _ready(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.core.ready else 503)

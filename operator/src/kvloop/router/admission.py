@@ -21,6 +21,11 @@ class Admission:
         """Turns that wait."""
         return len(self._waiting)
 
+    def check(self, limits: Limits) -> None:
+        """Raise `RefusalError` if another turn could not even wait."""
+        if len(self._waiting) >= max(1, limits.max_queued_turns):
+            raise _busy(limits)
+
     async def bind(self, choose: Callable[[], Engine | None], limits: Limits) -> Engine:
         """Bind a turn to the engine that `choose` finds; it finds None while all are full.
 

@@ -57,7 +57,7 @@ class App:
         """Listen, and begin to learn who the engines are. Raises OSError where a port or a certificate is missing."""
         config = self.config
         self.pool = Pool(self._clock, config.circuit_breaker)
-        self.pool.on_suspect = lambda engine: self._spawn(self._probe(engine))
+        self.pool.on_suspect = self._suspect
         self._session = aiohttp.ClientSession()
         self.core = Core(
             config,
@@ -78,8 +78,8 @@ class App:
         admin = Admin(self.core, Summary(self.tally, self.pool), self.metrics.registry, self.drain)
         self.admin_port = await self._start_admin(admin.app(), config.admin.host, config.admin.port)
         self._follow(config.endpoints)
-        self._spawn(self._probe_all())
-        self._spawn(self.core.leases.run())
+        self._keep_running(self._probe_all())
+        self._keep_running(self.core.leases.run())
         log.info("serving on port %d, admin on port %d", self.port, self.admin_port)
 
     def apply(self, config: RouterConfig) -> None:
@@ -101,8 +101,13 @@ class App:
 
     def reload_secrets(self) -> None:
         """Read keys and certificates again."""
-        folder = self.config.api_keys_folder
-        self.core.api_keys = ApiKeys(folder) if folder is not None else None
+        folder, keys = self.config.api_keys_folder, self.core.api_keys
+        if folder is None:
+            self.core.api_keys = None
+        elif keys is not None and keys.folder == folder:
+            keys.load()
+        else:
+            self.core.api_keys = ApiKeys(folder)
         if self.config.listen.tls is not None:
             self._load_certificate(self.config.listen.tls)
 
@@ -119,7 +124,7 @@ class App:
             await asyncio.wait_for(self.pool.idle(), self.config.deadlines.prefill_seconds)
         await self.core.leases.stop()
         await self._runner.cleanup()
-        tasks = [*self._tasks, *([self._source] if self._source else [])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,7 +156,7 @@ class App:
             self._update(static.endpoints(endpoints.static))
         elif endpoints.endpoint_slices is not None:
             source = SliceSource(endpoints.endpoint_slices, self._session, self._update)
-            self._source = asyncio.ensure_future(source.run())
+            self._source = self._keep_running(source.run())
 
     def _update(self, endpoints: list[Endpoint]) -> None:
         for engine in self.pool.update(endpoints):
@@ -162,6 +167,9 @@ class App:
         while True:
             await asyncio.sleep(self.config.probe_seconds)
             await asyncio.gather(*(self._probe(engine) for engine in self.pool.all()))
+
+    def _suspect(self, engine: Engine) -> None:
+        self._spawn(self._probe(engine))
 
     async def _probe(self, engine: Engine) -> None:
         was_usable = engine.usable
@@ -175,7 +183,19 @@ class App:
         if self.config.access_log:
             accesslog.write(sys.stdout.buffer, outcome)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _keep_running(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run what must never end by itself: if it does, the router is not alive."""
+        task = self._spawn(work)
+        task.add_done_callback(self._look_at_end)
+        return task
+
+    def _look_at_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            log.error("a part of the router has ended; it should be restarted", exc_info=task.exception())
+            self.core.alive = False

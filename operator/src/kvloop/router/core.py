@@ -49,6 +49,8 @@ class Core:
     ready: bool = False
     """Whether new clients are welcome: the engines are known, and the router is not on its way out."""
     draining: bool = False
+    alive: bool = True
+    """False once a part of the router has ended that should not have."""
     _boot: str = field(default_factory=lambda: secrets.token_hex(8))
     _serial: "itertools.count[int]" = field(default_factory=itertools.count)
 

@@ -6,6 +6,7 @@ from kvloop.router.dialects import Dialect
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Engine
 from kvloop.router.request import TurnRequest
+from kvloop.router.store import Entry
 from kvloop.router.wire.client import STALE, Connection, LegError
 
 
@@ -16,6 +17,8 @@ class Exchange:
     """Set once the client's request was read."""
     decode: Engine
     """Set once the turn is bound to a decode engine."""
+    taken: Entry | None = None
+    """A handle that was taken from the store and has not been offered to prefill: its lease is still to be ended."""
 
     def __init__(self, core: Core, incoming: Incoming, dialect: Dialect) -> None:
         self.core = core

@@ -24,8 +24,8 @@ class Frontend:
         dialect = dialects.BY_PATH.get(path) if incoming.method == "POST" else None
         accepted = self._core.api_keys
         if path in ("/health", "/ready"):
-            alive = path == "/health" or self._core.ready
-            reply.send(200 if alive else 503, {}, b"")
+            good = self._core.alive if path == "/health" else self._core.ready
+            reply.send(200 if good else 503, {}, b"")
         elif accepted is not None and not accepted.allows(incoming.headers):
             refusal = RefusalError(401, "Missing or unknown API key: send one as `Authorization: Bearer <key>`.")
             reply.send(refusal.status, refusal.headers(), refusal.body(dialect))

@@ -19,18 +19,15 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
     keys, core = exchange.request.keys, exchange.core
     problem = _problem(exchange, handle)
     entry = _entry(exchange, handle) if handle is not None and problem not in _USELESS else None
-    if keys is None or keys.put is None:
-        dropped = [entry]
-    elif problem or entry is None:
+    if keys is not None and keys.put is not None:
+        if entry is not None and not problem:
+            seconds = exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
+            dropped = await core.store.put(keys.put, entry, seconds)
+            core.leases.keep(keys.put, entry, dropped)
+            return
         await core.store.mark(keys.put, problem)
-        dropped = [entry]
-    else:
-        seconds = exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
-        dropped = [*await core.store.put(keys.put, entry, seconds)]
-        core.leases.keep(keys.put, entry)
-    for old in dropped:
-        if old is not None:
-            core.leases.end(old)
+    if entry is not None:
+        core.leases.end(entry)
 
 
 _USELESS = ("no_handle", "bad_handle")

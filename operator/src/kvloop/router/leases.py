@@ -21,6 +21,8 @@ from kvloop.router.strip import KV
 from kvloop.router.wire.client import LegError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvloop.router.core import Core
     from kvloop.router.pool import Engine
     from kvloop.router.store import Entry
@@ -61,9 +63,12 @@ class Leases:
         """Tokens that the decode engine at that address holds for this router's conversations."""
         return self._pinned.get(decode, 0)
 
-    def keep(self, key: bytes, entry: Entry) -> None:
-        """An entry was put into the store."""
+    def keep(self, key: bytes, entry: Entry, dropped: Sequence[tuple[bytes, Entry]] = ()) -> None:
+        """An entry was put into the store, which has dropped others for it: their leases are ended."""
         self.forget(key)
+        for old, held in dropped:
+            self.forget(old)
+            self.end(held)
         self._leases[key] = Lease(entry.decode, entry.tokens, self._core.clock())
         self._pinned[entry.decode] = self.pinned(entry.decode) + entry.tokens
 

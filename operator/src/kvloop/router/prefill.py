@@ -57,7 +57,6 @@ async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
 
 async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
     if entry is not None and entry.revision != exchange.decode.revision:
-        exchange.core.leases.end(entry)
         entry, exchange.outcome.miss = None, "revision"
     prefer = entry.prefill if entry is not None else ""
     tried: list[Engine] = []
@@ -66,8 +65,6 @@ async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
         engine, offered = _choose(exchange, entry, prefer, tried)
         if engine is None or len(tried) >= MAX_ENGINES:
             break
-        if entry is not None and offered is None:
-            exchange.core.leases.end(entry)
         entry = None  # never twice
         result = await _leg(exchange, engine, offered)
         if result.params is not None or not result.retry:
@@ -99,11 +96,15 @@ async def _leg(exchange: Exchange, engine: Engine, offered: Entry | None) -> Res
     """One leg on one engine. Runs to its end even if the client leaves: an abort during a pull crashes engines."""
     outcome, pool = exchange.outcome, exchange.core.pool
     outcome.prefill = engine.address
-    result = await _send(exchange, engine, offered.handle if offered is not None else legs.FRESH)
     if offered is None:
+        result = await _send(exchange, engine, legs.FRESH)
         if result.params is not None:
             result.params.pop("guard", None)
         return result
+    exchange.taken = None
+    result = await _send(exchange, engine, offered.handle)
+    if not result.retry and result.problem.startswith("status_"):
+        exchange.taken = offered  # rejected before the engine looked at it
     result = _judge(exchange, engine, result)
     if result.params is not None:
         pool.pair_succeeded(engine, offered.decode)

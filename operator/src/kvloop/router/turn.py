@@ -34,15 +34,20 @@ async def _serve(exchange: Exchange, reply: Reply) -> None:
     whose = keys.of_request(incoming.headers, exchange.config.tenant_header)
     exchange.request = request.read(exchange.dialect, incoming.body, incoming.headers, whose)
     exchange.outcome.stream = exchange.request.stream
+    core, limits = exchange.core, exchange.config.limits
+    core.admission.check(limits)  # before a handle is taken: who is refused comes again, and wants it then
     entry = await _take(exchange)
-    core = exchange.core
-    exchange.decode = await core.admission.bind(lambda: _choose_decode(exchange, entry), exchange.config.limits)
     try:
-        params = await prefill.run(exchange, entry)
-        async with decode.run(exchange, params) as answer:
-            await relay.run(exchange, answer, reply)
+        exchange.decode = await core.admission.bind(lambda: _choose_decode(exchange, entry), limits)
+        try:
+            params = await prefill.run(exchange, entry)
+            async with decode.run(exchange, params) as answer:
+                await relay.run(exchange, answer, reply)
+        finally:
+            core.pool.end(exchange.decode)
     finally:
-        core.pool.end(exchange.decode)
+        if exchange.taken is not None:
+            core.leases.end(exchange.taken)
 
 
 async def _take(exchange: Exchange) -> Entry | None:
@@ -67,11 +72,13 @@ async def _take(exchange: Exchange) -> Entry | None:
         outcome.miss = "disabled"
     elif found.entry is not None:
         outcome.miss = _stale(exchange, found.entry)
-        if not outcome.miss:
-            return found.entry
-    if found.entry is not None:
-        leases.end(found.entry)
-    return None
+    if outcome.miss not in _LOST:
+        exchange.taken = found.entry
+    return None if outcome.miss else found.entry
+
+
+_LOST = ("engine_gone", "engine_restarted", "engine_unreachable")
+"""Here the lease has ended already, or nobody can be told to end it."""
 
 
 def in_holdout(root: bytes, percent: int) -> bool:

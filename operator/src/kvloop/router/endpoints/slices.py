@@ -84,7 +84,7 @@ class SliceSource:
                 backoff = LEAST_BACKOFF_SECONDS
             except Gone:
                 self._version = ""
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
                 log.warning("watching EndpointSlices failed, trying again within %.1f s: %s", backoff, error)
                 backoff = min(backoff * 2, MOST_BACKOFF_SECONDS)
             await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 (spreads load, guards nothing)

@@ -49,10 +49,10 @@ class Store(Protocol):
     async def take(self, keys: Sequence[bytes]) -> Found:
         """Take the entry of the first key that has one: no other turn will get it."""
 
-    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[Entry]:
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         """Keep an entry for that long, in place of an older one.
 
-        Returns entries that certainly nobody can take any more, so that their leases can be ended.
+        Returns entries that certainly nobody can take any more, with their keys, so that their leases can be ended.
         """
 
     async def mark(self, key: bytes, reason: str) -> None:

@@ -35,18 +35,18 @@ class MemoryStore:
                 return Found(reason=reason, key=key)
         return Found()
 
-    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[Entry]:
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         now = self._clock()
         self._traces.pop(key, None)
         older = self._entries.pop(key, None)
         self._entries[key] = (entry, now + seconds)
         self._sweep(now)
-        dropped = [older] if older is not None else []
+        dropped = [(key, older)] if older is not None else []
         while len(self._entries) > self._most:
-            old, held = self._entries.popitem(last=False)
-            self._trace(old, EVICTED)
-            dropped.append(held)
-        return [held for held, deadline in dropped if now < deadline]
+            evicted = self._entries.popitem(last=False)
+            self._trace(evicted[0], EVICTED)
+            dropped.append(evicted)
+        return [(old, held) for old, (held, deadline) in dropped if now < deadline]
 
     async def mark(self, key: bytes, reason: str) -> None:
         self._entries.pop(key, None)

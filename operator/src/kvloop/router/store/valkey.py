@@ -49,7 +49,7 @@ class ValkeyStore:
                 return Found(reason=trace.decode(), key=key)
         return Found()
 
-    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[Entry]:
+    async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         life, trace = b"%d" % (seconds * 1000), b"%d" % ((seconds + TRACE_SECONDS) * 1000)
         replies = await self._call(
             "put",
@@ -58,7 +58,7 @@ class ValkeyStore:
         )
         # Where the call failed, the entry may be there all the same: its lease must run on.
         older = _decode(replies[0]) if replies is not None else None
-        return [older] if older is not None else []
+        return [(key, older)] if older is not None else []
 
     async def mark(self, key: bytes, reason: str) -> None:
         trace = [b"SET", _TRACE + key, reason.encode(), b"PX", b"%d" % (TRACE_SECONDS * 1000)]

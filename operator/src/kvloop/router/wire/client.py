@@ -13,8 +13,6 @@ that crosses with that is lost."""
 MAX_ANSWER_BYTES = 256 << 20
 """Largest answer that is read as a whole, and most that waits for its reader."""
 _SWEEP_SECONDS = 0.2
-
-
 STALE = "stale"
 """Reason of a `LegError`: a connection that had been idle broke before the first byte, most likely closed before."""
 
@@ -33,6 +31,9 @@ class Throttled(Protocol):
 
     def feed_by(self, source: "Connection | None") -> None:
         """Pause and resume this source from now on."""
+
+    def flush(self) -> None:
+        """There is nothing more to wait for: send on what is held back."""
 
 
 class Connection(asyncio.Protocol):
@@ -102,6 +103,7 @@ class Connection(asyncio.Protocol):
             if self._pieces:
                 data, self._pieces = b"".join(self._pieces), []
                 sink(data)
+            reader.flush()
             self._sink = sink
             while not self._complete:
                 await self._wait()
@@ -110,11 +112,13 @@ class Connection(asyncio.Protocol):
             reader.feed_by(None)
 
     def pause(self) -> None:
-        self._transport.pause_reading()
+        if self.is_open:
+            self._transport.pause_reading()
 
     def resume(self) -> None:
         self._active = self._loop.time()
-        self._transport.resume_reading()
+        if self.is_open:
+            self._transport.resume_reading()
 
     def release(self) -> None:
         """Done with this answer: the connection is free for the next one.

@@ -57,13 +57,14 @@ class Reply:
         self._connection.write(head if self._bodiless else head + body)
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head of an answer whose body follows; it leaves with the first piece, or by `flush`."""
+        """The head of an answer whose body follows; it leaves with the first piece, if that is there, or by `flush`."""
         self.started = True
         if not self._chunked:
             self._keep_alive = False  # the end of the connection is the end of the body
         self._head = self._format(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
 
     def flush(self) -> None:
+        """Send the head if it has not left yet."""
         if self._head:
             head, self._head = self._head, b""
             self._connection.write(head)
