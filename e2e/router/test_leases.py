@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from e2e.router.fakevalkey import FakeValkey
 from e2e.router.harness import eventually, user
 from e2e.router.sim import Fleet, leases
 from e2e.router.talk import DIALECTS
@@ -125,3 +126,21 @@ async def test_a_follow_up_at_the_same_moment_is_never_wrong() -> None:
         counters = (await fleet.router.reuse()).counters
         assert counters.failed_transfers == 0
         assert counters.follow_ups == 25
+
+
+async def test_of_a_router_that_ends(fleet: Fleet) -> None:
+    """Its memory goes, and with it all that could have asked for the blocks."""
+    for i in range(10):
+        await fleet.turn({**FIRST, "messages": [user(f"{i} {PROMPT}")]})
+    assert leases(fleet.decode[0]) == 10
+    await fleet.router.app.core.leases.stop(10)
+    await ended(fleet)
+
+
+async def test_but_not_of_one_that_shares_its_store() -> None:
+    async with FakeValkey() as server:
+        shared = {"valkey": {"url": server.url, "timeoutSeconds": 5}}
+        async with Fleet(store=shared) as fleet:
+            await fleet.turn(FIRST)
+            await fleet.router.app.core.leases.stop(10)
+            assert leases(fleet.decode[0]) == 1

@@ -37,6 +37,9 @@ from kvloop.router.wire.server import Server
 
 log = logging.getLogger(__name__)
 
+MARGIN_SECONDS = 5.0
+"""For each of the last two steps of stopping; the pod's grace period leaves 15 s beyond `drainSeconds`."""
+
 
 class App:
     """One router. `start`, then any number of `apply`, then `stop`; not to be started again."""
@@ -117,12 +120,14 @@ class App:
         self.core.draining = True
 
     async def stop(self) -> None:
-        """Finish what runs, within `drainSeconds`, and close."""
+        """Finish what runs, within `drainSeconds`, free what decode keeps for nobody then, and close."""
         self.drain()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.config.drain_seconds
         await self._server.stop(self.config.drain_seconds)
         with contextlib.suppress(TimeoutError):  # prefill legs whose clients have left
-            await asyncio.wait_for(self.pool.idle(), self.config.deadlines.prefill_seconds)
-        await self.core.leases.stop()
+            await asyncio.wait_for(self.pool.idle(), max(MARGIN_SECONDS, end - loop.time()))
+        await self.core.leases.stop(MARGIN_SECONDS)
         await self._runner.cleanup()
         tasks = list(self._tasks)
         for task in tasks:

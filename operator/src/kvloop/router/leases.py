@@ -103,10 +103,13 @@ class Leases:
             for key in self.due():
                 await self._take_and_end(key)
 
-    async def stop(self) -> None:
-        """Wait for what is being ended."""
+    async def stop(self, seconds: float) -> None:
+        """End all leases whose handles go down with this router, as far as the time allows."""
+        keys = [] if self._core.store.shared else list(self._leases)
+        for key in keys:
+            await self._take_and_end(key)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LEG_SECONDS)
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     def due(self) -> list[bytes]:
         """Keys whose leases should be ended: too old, too much of decode's memory, or on an engine that terminates."""

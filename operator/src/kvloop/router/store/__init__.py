@@ -46,6 +46,9 @@ UNAVAILABLE = "store_unavailable"
 class Store(Protocol):
     """Handles by key. Never raises: what fails is a miss."""
 
+    shared: bool
+    """Whether the entries outlive this router."""
+
     async def take(self, keys: Sequence[bytes]) -> Found:
         """Take the entry of the first key that has one: no other turn will get it."""
 

@@ -12,6 +12,8 @@ class MemoryStore:
     Beside the entries it keeps as many traces: why a key that once had an entry has none, at some hundred bytes each.
     """
 
+    shared = False
+
     def __init__(self, max_conversations: int, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
         self._most = max_conversations

@@ -22,6 +22,8 @@ class ValkeyStore:
     Beside each entry lies a trace: what to say when the entry is not there (any more).
     """
 
+    shared = True
+
     def __init__(self, client: Client, observe: Callable[[str, float], None] = lambda _, __: None) -> None:
         """`observe` gets each call's name and its time in seconds."""
         self._client = client
