@@ -1,5 +1,7 @@
 """Validation without an API server: the same cases that the API server judges in e2e/api/test_crd.py."""
 
+import math
+
 import pytest
 
 from e2e import crs
@@ -50,7 +52,17 @@ def test_nothing_after_a_key_is_as_no_key() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("5Mi", 5 * 2**20), ("1k", 1000), ("500m", 0.5), ("2000m", 2), ("1.5Gi", 3 * 2**29), ("12", 12), ("2e3", 2000)],
+    [
+        ("5Mi", 5 * 2**20),
+        ("1k", 1000),
+        ("500m", 0.5),
+        ("2000m", 2),
+        ("1.5Gi", 3 * 2**29),
+        ("12", 12),
+        ("2e3", 2000),
+        ("1e20", 1e20),
+        ("1e999999999", math.inf),
+    ],
 )
 def test_quantities_are_read_as_kubernetes_does(text: str, number: float) -> None:
     assert quantity(text) == number

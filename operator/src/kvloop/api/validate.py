@@ -7,7 +7,7 @@ library and the functions that our rules use of Kubernetes' own (`_FUNCTIONS`).
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import cache
 from typing import Any, Final
 
@@ -129,11 +129,16 @@ _SUFFIXES: Final = {
 }
 
 
+_WIDE: Final = Context(prec=50, traps=[])
+"""Arithmetic in which 1e999999999 is no error but infinite."""
+
+
 def quantity(text: str) -> int | float:
-    """A Kubernetes quantity as a number: an int if it is a whole one, such as 5242880 for 5Mi."""
+    """A Kubernetes quantity as a number: an int if it is a whole one of 64 bits, such as 5242880 for 5Mi."""
     suffix = next(suffix for suffix in _SUFFIXES if text.endswith(suffix))
-    number = Decimal(text.removesuffix(suffix)) * _SUFFIXES[suffix]
-    return int(number) if number == number.to_integral_value() else float(number)
+    number = _WIDE.multiply(_WIDE.create_decimal(text.removesuffix(suffix)), _SUFFIXES[suffix])
+    whole = abs(number) < 2**63 and number == number.to_integral_value()
+    return int(number) if whole else float(number)
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
