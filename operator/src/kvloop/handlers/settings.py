@@ -63,7 +63,7 @@ def settings(ours: Settings) -> kopf.OperatorSettings:
     _network(theirs, ours)
     _select(theirs, ours)
     theirs.queueing.worker_limit = None  # a limit below the number of objects can deadlock Kopf's start
-    theirs.queueing.idle_timeout = 1  # each waiting worker holds an object; ours are done with it at once
+    theirs.queueing.idle_timeout = 0.1  # a waiting worker holds the object it had; ours are done with it at once
     theirs.scanning.disabled = True  # no watches of CRDs and namespaces, and no rights to them
     theirs.posting.enabled = False  # our Events are our own
     theirs.persistence.finalizer = f"{GROUP}/unused"  # nothing of ours needs one; never Kopf's shared default
@@ -78,7 +78,7 @@ def _network(theirs: kopf.OperatorSettings, ours: Settings) -> None:
     theirs.watching.server_timeout = 480  # a bounded stream, whatever else fails
     theirs.watching.client_timeout = 540  # if the server does not close it
     theirs.watching.connect_timeout = 10  # there is no default
-    theirs.watching.chunk_size = 500  # pages of a list, as kubectl's; bounds the memory at the start
+    theirs.watching.chunk_size = 100  # the next page is not fetched before this one; bounds the memory at the start
     theirs.networking.connect_timeout = 10
     theirs.networking.request_timeout = ours.request_seconds
     theirs.networking.error_backoffs = Backoffs()
