@@ -29,7 +29,7 @@ def operator(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def site(api_cluster: Client, operator: OperatorProcess, namespace: str) -> Site:
     operator.ensure()
-    return Site(api_cluster, operator, namespace)
+    return Site(api_cluster, namespace, operator)
 
 
 @pytest.fixture

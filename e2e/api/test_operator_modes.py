@@ -28,9 +28,9 @@ def kubeconfig(api_cluster: Client) -> Path:
 
 def test_served_namespaces_only(api_cluster: Client, kubeconfig: Path, tmp_path: Path, namespace: str) -> None:
     with OperatorProcess(kubeconfig, tmp_path / "operator.log", f"--namespace={namespace}") as process:
-        elsewhere = Site(api_cluster, process, "default")
+        elsewhere = Site(api_cluster, "default", process)
         elsewhere.create("elsewhere")
-        with Site(api_cluster, process, namespace).served() as chat:
+        with Site(api_cluster, namespace, process).served() as chat:
             assert chat.get("lease", ACCOUNT)["spec"]["holderIdentity"] == ACCOUNT
         assert not elsewhere.children("elsewhere")
         elsewhere.kubectl("delete", PLURAL, "elsewhere")

@@ -11,7 +11,8 @@ import pytest
 from e2e.charts.generate import CASES, CHARTS, ROOT
 from e2e.charts.helm import HelmError, helm
 from e2e.cluster import Client, KubectlError, eventually
-from e2e.control.harness import ACCOUNT, Audit, Body, OperatorProcess, Site, resource, settled
+from e2e.control.harness import ACCOUNT, Audit, OperatorProcess, Site, settled
+from e2e.site import Body, resource
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.api
@@ -84,7 +85,7 @@ def test_install_upgrade_and_uninstall_leave_resources_alone(cluster: Client, in
     installed.install(folder=former)
     audit = Audit(cluster)
     with operator(cluster, tmp_path / "first.log") as process:
-        site = Site(cluster, process, "default")
+        site = Site(cluster, "default", process)
         site.create()
         eventually(lambda: site.condition("Ready"))
         settled(audit)
@@ -118,7 +119,7 @@ def test_namespaced_the_operator_gets_by_with_its_roles(cluster: Client, install
     assert "kvloop 0.1.0 serves the namespaces search, chat." in notes
     audit = Audit(cluster)
     with operator(cluster, tmp_path / "operator.log") as process:
-        sites = {name: Site(cluster, process, name) for name in ("search", "chat", "elsewhere")}
+        sites = {name: Site(cluster, name, process) for name in ("search", "chat", "elsewhere")}
         for site in sites.values():
             site.create("mine")
         for name in ("search", "chat"):
@@ -147,7 +148,7 @@ def test_helm_takes_over_what_kubectl_installed(cluster: Client, installed: Helm
         installed("upgrade", "--install", "--take-ownership", "--namespace", SYSTEM, chart, CHARTS / chart)
     assert essence(cluster.get(PLURAL, "chat")) == before
     with operator(cluster, tmp_path / "operator.log") as process:
-        eventually(lambda: Site(cluster, process, "default").condition("Ready"))
+        eventually(lambda: Site(cluster, "default", process).condition("Ready"))
 
 
 def test_a_value_that_does_not_exist_installs_nothing(cluster: Client, installed: Helm) -> None:

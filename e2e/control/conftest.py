@@ -29,4 +29,4 @@ def operator(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def site(control_cluster: Client, operator: OperatorProcess, namespace: str) -> Site:
     operator.ensure()
-    return Site(control_cluster, operator, namespace)
+    return Site(control_cluster, namespace, operator)

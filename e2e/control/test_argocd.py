@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from e2e.cluster import Client, eventually
-from e2e.control.harness import ROOT, Site, resource
+from e2e.control.harness import ROOT, Site
 from e2e.gitops import argocd
 from e2e.gitops.readers import FLUX, kstatus
+from e2e.site import resource
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.control

@@ -13,7 +13,8 @@ import pytest
 
 from e2e.cluster import Client, eventually
 from e2e.cluster.pki import Authority
-from e2e.control.harness import CHILDREN, Site, settled
+from e2e.control.harness import Site, settled
+from e2e.site import CHILDREN
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.control

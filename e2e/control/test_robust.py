@@ -5,7 +5,8 @@ import time
 import pytest
 
 from e2e.cluster import eventually
-from e2e.control.harness import ACCOUNT, Site, resource, settled
+from e2e.control.harness import ACCOUNT, Site, settled
+from e2e.site import resource
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.control
