@@ -63,15 +63,16 @@ async def _relay(core: Core, connection: Connection, incoming: Incoming, body: b
     except LegError as error:
         status = 504 if error.reason == "deadline" else 502
         raise RefusalError(status, "The decode engine gave no answer.") from error
-    if strip.KV.encode() in raw:
+    if strip.KV.encode() in raw or b"prompt_token_ids" in raw:
         raw = _clean(raw)
     reply.send(connection.status, headers.to_client(connection.headers), raw)
 
 
 def _clean(raw: bytes) -> bytes:
+    """Without what no client asks for on these paths: tokenizers answer their tokens under other names."""
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise RefusalError(502, "The decode engine's answer could not be read.") from error
-    strip.answer(body, token_ids=True)
+    strip.answer(body, token_ids=False)
     return orjson.dumps(body)
