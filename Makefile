@@ -4,7 +4,6 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON := $(BIN)/python
-ENGINE ?= sim
 TESTS  ?=
 export PYTHONUNBUFFERED := 1
 SHELL := /bin/bash
