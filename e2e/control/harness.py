@@ -129,11 +129,11 @@ class OperatorProcess:
 
 
 class Audit:
-    """What the operator asked of the API server from now on, by the API server's own log."""
+    """What the operator asked of the API server from now on, in one namespace or all, by the API server's own log."""
 
-    def __init__(self, cluster: Client, user: str = USER) -> None:
+    def __init__(self, cluster: Client, namespace: str | None = None) -> None:
         self._log = cluster.audit_log
-        self._user = user
+        self._namespace = namespace
         self._offset = self._log.stat().st_size
 
     def requests(self) -> list[Body]:
@@ -142,7 +142,10 @@ class Audit:
             log.seek(self._offset)
             text = log.read()
         events = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
-        return [event for event in events if event["user"]["username"] == self._user]
+        return [event for event in events if event["user"]["username"] == USER and self._concerns(event)]
+
+    def _concerns(self, event: Body) -> bool:
+        return self._namespace in {None, event.get("objectRef", {}).get("namespace")}
 
     def writes(self) -> Counter[tuple[str, str]]:
         """Write requests by verb and resource, refused ones too. The heartbeat of the operator's own Lease is apart."""
@@ -162,8 +165,8 @@ class Site(site.Site):
     operator: OperatorProcess
 
     def audit(self) -> "Audit":
-        """What the operator asks from now on."""
-        return Audit(self.cluster)
+        """What the operator asks from now on in this namespace: others may still be on their way out."""
+        return Audit(self.cluster, self.namespace)
 
     @contextmanager
     def served(self, name: str = "chat", **spec: Any) -> Iterator[Self]:

@@ -150,6 +150,12 @@ async def test_an_orphan_is_adopted(bench: Bench) -> None:
     assert bench.kube.objects["Service", "chat"]["metadata"]["ownerReferences"][0]["uid"] == OWNER
 
 
+async def test_orphans_of_a_resource_that_is_on_its_way_out_stay_orphans(bench: Bench) -> None:
+    bench.cache.see(bench.kube.put(owned("Service", "chat", owner=None)))
+    bench.kube.objects[KIND, KEY.name]["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:05Z"
+    assert await bench.writes(SERVICE) == []
+
+
 async def test_one_refusal_does_not_hold_up_the_others(bench: Bench) -> None:
     bench.kube.errors["Service", "chat"] = ForbiddenError("exceeded quota", 403)
     outcome = await bench.apply(SERVICE, STATEFUL_SET)

@@ -125,9 +125,13 @@ async def test_filling_waits_for_the_watches(bench: Bench) -> None:
     await bench.audit.fill()
 
 
-async def test_a_list_that_took_too_long_proves_nothing(bench: Bench) -> None:
-    def expired(*_: str) -> object:
-        raise ExpiredError("too old", 410)
+@pytest.mark.parametrize("error", [ExpiredError("too old", 410), UnavailableError("no connection")])
+async def test_a_list_that_did_not_end_proves_nothing(bench: Bench, error: Exception) -> None:
+    bench.cache.see(pod("p"))
 
-    bench.kube.metadata = expired  # type: ignore[method-assign,assignment]  # a list that always expires
+    def failing(*_: str) -> object:
+        raise error
+
+    bench.kube.metadata = failing  # type: ignore[method-assign,assignment]  # a list that never ends
     await bench.audit.check()
+    assert bench.cache.versions("Pod")

@@ -119,7 +119,8 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[CollectorRegistry]:
     registry = CollectorRegistry()
     made = {name: partial(getattr(prometheus_client, name), registry=registry) for name in ("Gauge", "Counter")}
     monkeypatch.setattr(plugin, "_prometheus", lambda: SimpleNamespace(**made))
-    monkeypatch.delenv("KVLOOP_BOOT_ID", raising=False)
+    monkeypatch.setenv("KVLOOP_BOOT_ID", "")  # undone at the end even if it was not there, as what register() sets
+    monkeypatch.delenv("KVLOOP_BOOT_ID")
     yield registry
     plugin._info.cache_clear()
     plugin._counters.cache_clear()

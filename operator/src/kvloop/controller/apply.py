@@ -93,7 +93,8 @@ class Applier:
             UnavailableError: the API server takes no requests now.
         """
         wanted = {ChildRef(body["kind"], body["metadata"]["name"]): body for body in children}
-        if wanted.keys() - self._cache.children(key).keys() and not await self._lives(key, owner):
+        owned = {ref for ref, entry in self._cache.children(key).items() if entry.child.owner_uid == owner}
+        if wanted.keys() - owned and not await self._lives(key, owner):
             return
         for ref, body in wanted.items():
             await self._child(key, ref, owner, body, outcome)
@@ -108,8 +109,8 @@ class Applier:
     async def _lives(self, key: Key, owner: str) -> bool:
         """Whether the resource is there and to stay.
 
-        Asked before a child is made: the watch of the children may tell that the garbage collector has taken one before
-        the watch of the resource tells why.
+        Asked before a child is made or taken over: the watch of the children may tell that the garbage collector has
+        taken or orphaned one before the watch of the resource tells why.
         """
         try:
             live = await self._kube.get(KIND, key.namespace, key.name)

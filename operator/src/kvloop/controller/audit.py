@@ -12,7 +12,7 @@ from kvloop.controller.cache import Cache, Key
 from kvloop.controller.canary import DeafError
 from kvloop.controller.settings import FILL_RECHECK_SECONDS
 from kvloop.kube.client import KubeClient
-from kvloop.kube.errors import ExpiredError
+from kvloop.kube.errors import ExpiredError, ServerError, UnavailableError
 from kvloop.kube.kinds import Kind
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,9 @@ class Audit:
         """What a list shows and the watches do not bring in a while."""
         try:
             unknown = await self.compare()
-        except ExpiredError:
-            return {_UNPROVEN: 0}  # too much went on for one list
+        except (ExpiredError, ServerError, UnavailableError) as error:
+            log.warning("what is there could not be listed: %s", error)
+            return {_UNPROVEN: 0}
         return {} if await self._cache.arrival(unknown, FILL_RECHECK_SECONDS) else unknown
 
     async def compare(self) -> Mapping[str, int]:

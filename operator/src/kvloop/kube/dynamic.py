@@ -14,6 +14,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
+import kvloop
 from kvloop.api.labels import FIELD_MANAGER
 from kvloop.kube.client import Body
 from kvloop.kube.errors import KubeError, NotFoundError, ServerError, UnavailableError, from_status
@@ -202,4 +203,6 @@ async def connect(timing: Timing, observer: Observer) -> DynamicKube:
         except config.ConfigException as error:
             raise UnavailableError(f"no service account and no usable kubeconfig: {error}") from error
     target.connection_pool_maxsize = timing.connections
-    return DynamicKube(ApiClient(target), timing, observer)
+    api = ApiClient(target)
+    api.user_agent = f"kvloop-operator/{kvloop.__version__}"
+    return DynamicKube(api, timing, observer)
