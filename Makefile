@@ -4,6 +4,9 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON := $(BIN)/python
+ENGINE ?= sim
+DEMO_sim  := e2e.demo
+DEMO_vllm := e2e.engine.demo
 TESTS  ?=
 export PYTHONUNBUFFERED := 1
 SHELL := /bin/bash
@@ -24,8 +27,8 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(PYTHON) --editable '.[dev]'
 	@touch $@
 
-demo: venv cluster  ## From nothing to a conversation whose KV returns to prefill, on a real Kubernetes
-	@$(PYTHON) -m e2e.demo up
+demo: venv cluster  ## From nothing to a conversation whose KV returns to prefill; ENGINE=vllm for real engines
+	@$(PYTHON) -m $(DEMO_$(ENGINE)) up
 
 demo-down: venv  ## Remove all that the demo made
 	@$(PYTHON) -m e2e.demo down

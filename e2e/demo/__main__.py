@@ -38,12 +38,7 @@ class DemoError(RuntimeError):
 def up() -> None:
     """From nothing to a measured conversation."""
     cluster = Cluster(NAME)
-    with step("starting Kubernetes: API server, scheduler, kubelet, containerd"):
-        cluster.up()
-    refs = load_images(cluster)
-    with step("installing the operator"):
-        cluster.apply(impatient(yaml.safe_load_all(with_images(INSTALL.read_text(), refs))))
-        cluster.kubectl("rollout", "status", "deployment/kvloop-operator", "--namespace=kvloop-system")
+    refs = prepare(cluster)
     sample = yaml.safe_load(with_images(SAMPLE.read_text(), refs))
     one_way = run(cluster, sample, bidirectional=False)
     both_ways = run(cluster, sample, bidirectional=True)
@@ -51,6 +46,17 @@ def up() -> None:
         wrong = asyncio.run(compare(engine_url(cluster), sample, [*one_way, *both_ways]))
     report(cluster, sample, one_way, both_ways)
     judge(cluster, len(one_way) + len(both_ways), wrong)
+
+
+def prepare(cluster: Cluster) -> dict[str, str]:
+    """Start Kubernetes and the operator in it; returns the images' references by their short names."""
+    with step("starting Kubernetes: API server, scheduler, kubelet, containerd"):
+        cluster.up()
+    refs = load_images(cluster)
+    with step("installing the operator"):
+        cluster.apply(impatient(yaml.safe_load_all(with_images(INSTALL.read_text(), refs))))
+        cluster.kubectl("rollout", "status", "deployment/kvloop-operator", "--namespace=kvloop-system")
+    return refs
 
 
 def load_images(cluster: Kubernetes) -> dict[str, str]:
@@ -90,10 +96,10 @@ def run(cluster: Kubernetes, sample: dict[str, Any], *, bidirectional: bool) -> 
         return asyncio.run(converse(url, sample["spec"]["model"]["name"], advance))
 
 
-async def converse(url: str, model: str, advance: Callable[[], None]) -> list[Turn]:
-    """All turns of the workload."""
+async def converse(url: str, model: str, advance: Callable[[], None], workload: Workload = WORKLOAD) -> list[Turn]:
+    """All turns of a workload."""
     async with Client(url, model) as client:
-        return await client.run(WORKLOAD, on_turn=advance)
+        return await client.run(workload, on_turn=advance)
 
 
 def engine_url(cluster: Kubernetes) -> str:
@@ -151,13 +157,13 @@ def judge(cluster: Kubernetes, turns: int, wrong: Sequence[cold.Difference]) -> 
     )
 
 
-def main() -> None:
+def main(show: Callable[[], None] = up) -> None:
     """Exit status: 0 if reuse and answers are as promised, 1 if not or if a step failed."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["up", "down"], help="up shows the demo, down removes all that it made")
     command = parser.parse_args().command
     try:
-        up() if command == "up" else Cluster(NAME).down()
+        show() if command == "up" else Cluster(NAME).down()
     except (DemoError, ClusterError, LoadError, images.ImageError, AssertionError, subprocess.SubprocessError) as error:
         sys.exit(f"error: {error}")
 

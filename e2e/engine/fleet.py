@@ -12,7 +12,7 @@ from e2e.engine import server
 from e2e.engine.server import Server
 
 TTL_S: Final = 30
-LEASE_S: Final = 20
+LEASE_S: Final = 10
 """Short, so that what a test cannot give back is free soon; long for a turn, which takes some tenths of a second."""
 _THINKING = ["--reasoning-parser", "qwen3"]
 _ENGINES: Final[dict[str, tuple[str, Sequence[str], dict[str, str]]]] = {

@@ -24,10 +24,20 @@ KV_BLOCKS: Final = 2048
 MAX_LENGTH: Final = 4096
 MODEL: Final = "tiny"
 ADAPTER: Final = "adapter"
-# vLLM's CPU platform moves the worker into a process of its own, which spins on sched_yield while leases are open and
-# is starved for it on a crowded machine: transfers of milliseconds then take half a minute. So it stays in the core's.
-_ONE_PROCESS_ARGS: Final = ("--distributed-executor-backend", "uni")
-_ONE_PROCESS_ENV: Final = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+ARGS: Final = ("--enforce-eager", "--seed=0", "--max-num-seqs=8", "--distributed-executor-backend=uni")
+"""What keeps an engine small.
+
+vLLM's CPU platform moves the worker into a process of its own, which spins on sched_yield while leases are open and is
+starved for it on a crowded machine: transfers of milliseconds then take half a minute. So it stays in the core's.
+"""
+ENVIRONMENT: Final = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # lets the worker stay
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, an upper bound
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # pinned, spinning threads lock up a small machine
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 def free_port() -> int:
@@ -77,23 +87,18 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [
             *(str(home / "bin" / "vllm"), "serve", str(model), "--served-model-name", MODEL),
-            *("--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--dtype", "float32", "--seed", "0"),
-            *("--max-model-len", str(MAX_LENGTH), "--max-num-seqs", "8", "--max-num-batched-tokens", str(MAX_LENGTH)),
+            *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", str(MAX_LENGTH)),
+            *("--max-num-batched-tokens", str(MAX_LENGTH)),
             *("--block-size", str(BLOCK_SIZE), "--num-gpu-blocks-override", str(KV_BLOCKS)),
             *("--enable-prompt-tokens-details", "--enable-lora", "--lora-modules", f"{ADAPTER}={model / 'adapter'}"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-            *("--kv-transfer-config", json.dumps(transfer), *_ONE_PROCESS_ARGS, *args),
+            *("--kv-transfer-config", json.dumps(transfer), *ARGS, *args),
         ]
         self._environment = {
             **os.environ,
-            **_ONE_PROCESS_ENV,
-            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, an upper bound
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # pinned, spinning threads lock up a small machine
-            "OMP_NUM_THREADS": "1",
+            **ENVIRONMENT,
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
             **(env or {}),
         }
 
