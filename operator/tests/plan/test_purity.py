@@ -12,7 +12,7 @@ FOLDER = Path(kvloop.plan.__file__).parent
 MODULES = {path.relative_to(FOLDER).with_suffix("").as_posix(): path.read_text() for path in FOLDER.rglob("*.py")}
 ALLOWED = {
     "collections", "dataclasses", "datetime", "enum", "fractions", "functools", "hashlib", "itertools", "json", "math",
-    "re", "types", "typing", "yaml", "kvloop.api", "kvloop.plan",
+    "re", "types", "typing", "yaml", "kvloop.advice", "kvloop.api", "kvloop.plan",
 }  # fmt: skip
 """What may be imported; of datetime only what turns given seconds into text."""
 BUILTINS = {"open", "input", "print", "exec", "eval", "compile", "__import__", "breakpoint", "id", "hash"}
