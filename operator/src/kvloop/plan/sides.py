@@ -2,29 +2,13 @@
 
 from kvloop.api.labels import ENGINE_CONTAINER, Role
 from kvloop.plan import names
+from kvloop.plan.container_states import CRASH_LOOP, CRASHES, NOT_PULLED, NOT_STARTED, REGISTRY_UNAVAILABLE
 from kvloop.plan.observed import Container, Observed, Pod, Workload
 from kvloop.plan.rollout import Engine, Side, Sides
 from kvloop.plan.scope import Scope
 
-_HELPLESS = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageNeverPull",
-        "ErrImagePull",
-        "ImageInspectError",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RunContainerError",
-        "SignatureValidationFailed",
-        "StartError",
-    }
-)
+_HELPLESS = (NOT_PULLED | NOT_STARTED | {CRASH_LOOP}) - {REGISTRY_UNAVAILABLE}
 """Reasons of a waiting container that only an edit, or a missing object's arrival, takes away."""
-
-_CRASHES = 3
-"""Crashes after which a container that runs again, but has not started up yet, still counts as failing."""
 
 
 def sides(scope: Scope, revision: str, templates: dict[Role, str], observed: Observed | None) -> Sides:
@@ -70,4 +54,5 @@ def is_failing(pod: Pod) -> bool:
 
 
 def _crashing(container: Container) -> bool:
-    return container.restarts >= _CRASHES and not container.started and container.exit_code not in (None, 0)
+    """A container that runs again after so many crashes still counts as failing until it has started up."""
+    return container.restarts >= CRASHES and not container.started and container.exit_code not in (None, 0)

@@ -6,24 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from kvloop.api.labels import Reason
+from kvloop.plan.container_states import CRASH_LOOP, CRASHES, NOT_PULLED, NOT_STARTED
 from kvloop.plan.observed import Container, Pod
 from kvloop.plan.status.problem import Problem, brief, names, worst_of
 from kvloop.plan.status.view import View
 
-CRASHES: Final = 3
-"""Crashes in a row after which somebody must act: the kubelet makes them within half a minute if each is immediate."""
-
-_PULLING: Final = frozenset(
-    {
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    }
-)
 _PASSING: Final = re.compile(
     r"time(d )?out|deadline exceeded|connection (refused|reset)|TLS handshake|temporary failure|\bEOF\b|unreachable"
     r"|too ?many ?requests|QPS exceeded|internal server error|bad gateway|service unavailable|RegistryUnavailable",
@@ -31,10 +18,6 @@ _PASSING: Final = re.compile(
 )
 """Causes of a failed pull or start that pass by themselves."""
 _FORBIDDEN: Final = re.compile(r"unauthorized|denied|forbidden|authentication|no basic auth", re.IGNORECASE)
-_NOT_STARTED: Final = frozenset(
-    {"CreateContainerError", "CreateContainerConfigError", "RunContainerError", "StartError"}
-)
-_LOOP: Final = "CrashLoopBackOff"
 _REFUSED_BY_KUBELET: Final = re.compile(r"Admission|^OutOf|^Node(Affinity|Ports)")
 
 
@@ -44,7 +27,7 @@ def _containers(view: View) -> Iterator[tuple[Pod, Container]]:
 
 def image_pull_failed(view: View) -> Problem | None:
     """An image cannot be pulled."""
-    return worst_of(_pull(pod, each) for pod, each in _containers(view) if each.waiting in _PULLING)
+    return worst_of(_pull(pod, each) for pod, each in _containers(view) if each.waiting in NOT_PULLED)
 
 
 def _pull(pod: Pod, container: Container) -> Problem:
@@ -76,13 +59,13 @@ def crashed(view: View) -> Problem | None:
 def _crash(pod: Pod, container: Container) -> Problem | None:
     reason = Reason.ENGINE_CRASHED if pod.is_engine else Reason.ROUTER_CRASHED
     who = f"{pod.name}: container {container.name}"
-    if container.waiting in _NOT_STARTED:
+    if container.waiting in NOT_STARTED:
         cause = container.message or container.waiting
         return Problem(reason, f"{who} cannot be started ({brief(cause)}).", stalls=not _PASSING.search(cause))
     ended = container.exit_code is not None and not container.started
-    if not ended or (container.exit_code == 0 and container.waiting != _LOOP):
+    if not ended or (container.exit_code == 0 and container.waiting != CRASH_LOOP):
         return None
-    looping = container.waiting == _LOOP and container.restarts + 1 >= CRASHES
+    looping = container.waiting == CRASH_LOOP and container.restarts + 1 >= CRASHES
     times = f"restarted {container.restarts} time{'s' if container.restarts != 1 else ''}"
     if container.terminated == "OOMKilled":
         field = f"spec.{pod.component if pod.is_engine else 'router'}.resources"
