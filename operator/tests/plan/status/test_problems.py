@@ -414,6 +414,12 @@ def test_no_room(healthy: Build) -> None:
     )
 
 
+def test_what_preemption_could_not_do_is_no_news(healthy: Build) -> None:
+    claims = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2."
+    said = unscheduled(healthy(), claims)[2]
+    assert "2 Insufficient nvidia.com/gpu. Add nodes that fit" in said
+
+
 def test_no_node_is_large_enough(healthy: Build) -> None:
     world = healthy(prefill={"replicas": 2, "gpus": 16})
     world.facts["capacity"] = (nodes(gpu=8), NodeKind("us-east-1a", "g6e.xlarge", 1))

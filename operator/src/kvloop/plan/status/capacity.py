@@ -4,6 +4,7 @@ A node's line in the scheduler's message names the first check that it fails. Af
 resources, so that a node that only fails this one has room: https://kubernetes.io/docs/reference/scheduling/config/
 """
 
+import re
 from typing import Final
 
 from kvloop.api.labels import Reason, Role
@@ -16,6 +17,8 @@ from kvloop.plan.status.view import View
 
 _VOLUME: Final = ("persistentvolumeclaim", "PersistentVolumeClaim", "volume node affinity", "volume(s)")
 _POD_AFFINITY: Final = "didn't match pod affinity rules"
+_PREEMPTION: Final = re.compile(r"\. (?:[^.]*, )?preemption:")
+"""Where the last sentence begins: what preemption, or taking back claims, could not do is a repetition."""
 _DRA: Final = ("cannot allocate all claims", "resourceclaim")
 
 
@@ -111,5 +114,4 @@ def _best(view: View, resource: str) -> int | None:
 
 
 def _said(pod: Pod) -> str:
-    # What preemption could not do is a repetition.
-    return f"{pod.name} cannot be scheduled: {brief(pod.unschedulable.partition(' preemption:')[0])}"
+    return f"{pod.name} cannot be scheduled: {brief(_PREEMPTION.split(pod.unschedulable)[0])}"
