@@ -92,8 +92,18 @@ class Bench:
 
 
 @pytest.fixture
-def bench(kube: MemoryKube, clock: Clock) -> Bench:
-    return Bench(kube, clock)
+async def bench(kube: MemoryKube, clock: Clock) -> Bench:
+    """Of a resource that has been looked at before."""
+    bench = Bench(kube, clock)
+    await bench.after(0)
+    return bench
+
+
+async def test_what_was_stuck_before_the_operator_began_is_asked_about_at_once(kube: MemoryKube, clock: Clock) -> None:
+    bench = Bench(kube, clock)
+    uid = bench.stateful_set(pods=1)
+    bench.warn(uid, ("2030-01-01T00:00:00Z", "no quota"))
+    assert await bench.after(0) == {uid: ["no quota"]}
 
 
 async def test_a_stateful_set_without_pods_is_asked_about_after_ten_seconds(bench: Bench) -> None:
@@ -106,10 +116,19 @@ async def test_a_stateful_set_without_pods_is_asked_about_after_ten_seconds(benc
 
 
 async def test_it_is_asked_again_once_a_minute(bench: Bench) -> None:
-    bench.stateful_set(pods=1)
-    for _ in range(13):
+    bench.warn(bench.stateful_set(pods=1), ("2030-01-01T00:00:00Z", "no quota"))
+    for _ in range(14):
         await bench.after(10)
-    assert len(bench.kube.calls) == 2
+    assert len(bench.kube.calls) == 3
+
+
+async def test_while_nothing_is_said_it_is_asked_every_ten_seconds_for_a_minute(bench: Bench) -> None:
+    uid = bench.stateful_set(pods=1)
+    for _ in range(4):
+        await bench.after(10)
+    bench.warn(uid, ("2030-01-01T00:00:00Z", "no quota"))
+    assert await bench.after(10) == {uid: ["no quota"]}, "within 10 s of the event"
+    assert len(bench.kube.calls) == 4
 
 
 async def test_what_is_complete_is_not_asked_about_and_forgotten(bench: Bench) -> None:

@@ -19,8 +19,15 @@ class Suspect:
     """An object that looks stuck: since when, when the events about it were read, and these, newest first."""
 
     since: float
-    read: float = 0.0
+    read: float | None = None
     warnings: tuple[Warned, ...] = ()
+
+    def is_due(self, now: float) -> bool:
+        """Whether to read. The event may come a little later than the trouble, so that mute objects are asked anew."""
+        if self.read is None:
+            return now - self.since >= WARNINGS_AFTER_SECONDS
+        young = now - self.since < WARNINGS_EVERY_SECONDS and not self.warnings
+        return now - self.read >= (WARNINGS_AFTER_SECONDS if young else WARNINGS_EVERY_SECONDS)
 
 
 class Warnings:
@@ -41,16 +48,21 @@ class Warnings:
         return {uid: suspect.warnings for uid, suspect in self._suspects.get(key, {}).items()}
 
     async def read(self, key: Key) -> bool:
-        """Read what is due; whether anything looks stuck, so that there will be something to read soon."""
-        before, now = self._suspects.get(key, {}), self._clock()
+        """Read what is due; whether anything looks stuck, so that there will be something to read soon.
+
+        What is stuck when a resource is first looked at has been so before this process began: it is asked about at
+        once, so that a restart forgets nothing.
+        """
+        now = self._clock()
+        since = now if key in self._suspects else now - WARNINGS_AFTER_SECONDS
+        before = self._suspects.get(key, {})
         stuck = [
             *(entry.uid for entry in self._cache.children(key).values() if _lacks_pods(entry)),
             *_mute(self._cache.pods(key)),
         ]
-        suspects = {uid: before.get(uid) or Suspect(now) for uid in stuck}
+        suspects = {uid: before.get(uid) or Suspect(since) for uid in stuck}
         for uid, suspect in suspects.items():
-            age, pause = now - suspect.since, now - suspect.read
-            if age >= WARNINGS_AFTER_SECONDS and (not suspect.read or pause >= WARNINGS_EVERY_SECONDS):
+            if suspect.is_due(now):
                 events = await self._kube.warnings(key.namespace, uid)
                 newest_first = sorted(events, key=_when, reverse=True)
                 suspect.warnings = tuple(Warned(e.get("reason", ""), e.get("message", "")) for e in newest_first)
