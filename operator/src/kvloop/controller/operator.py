@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import aiohttp
 
-import kvloop
 from kvloop.controller.apply import Applier
 from kvloop.controller.audit import Audit
 from kvloop.controller.cache import Cache, Key
@@ -144,7 +143,6 @@ class Operator:
         config = PlanConfig(
             router_image=self._settings.router_image,
             plugin_files=bundle.files(),
-            operator_version=kvloop.__version__,
             cluster_domain=self._settings.cluster_domain,
             api_available=ApiAvailable(pod_monitor=POD_MONITOR in self.children),
             operator_namespace=self._settings.pod_namespace,

@@ -22,7 +22,6 @@ class PlanConfig:
 
     router_image: str
     plugin_files: Mapping[str, str] = field(default_factory=dict)
-    operator_version: str = ""
     cluster_domain: str = "cluster.local"
     api_available: ApiAvailable = ApiAvailable()
     operator_namespace: str = "kvloop-system"
