@@ -165,7 +165,7 @@ class Store(Contract):
 
 
 class WhenNoPrefill(StrEnum):
-    """What happens to a turn when no prefill engine can take it; the same words as in the custom resource."""
+    """What happens to a turn when no prefill engine can take it."""
 
     DECODE_LOCALLY = "DecodeLocally"
     FAIL = "Fail"

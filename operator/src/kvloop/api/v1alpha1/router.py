@@ -5,15 +5,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from kvloop.api.contract import WhenNoPrefill
 from kvloop.api.v1alpha1.base import LocalObjectReference, Model, Rule, SecretKeyRef
 from kvloop.api.v1alpha1.pod import Resources
-
-
-class WhenNoPrefill(StrEnum):
-    """What happens to a turn when no prefill engine can take it."""
-
-    DECODE_LOCALLY = "DecodeLocally"
-    FAIL = "Fail"
 
 
 class ServiceType(StrEnum):
