@@ -145,7 +145,7 @@ def _source(name: Name, wheel: Path, root: _Root, folder: Path) -> oci.Layer:
     site, binaries = tree / _SITE, tree / _BIN
     binaries.mkdir(parents=True)
     if name is Name.ENGINESIM:  # without kvloop: like a stock vLLM image, it gets the plugin from the operator
-        ignore = shutil.ignore_patterns("__pycache__")
+        ignore = shutil.ignore_patterns("__pycache__", "tests")
         shutil.copytree(_REPOSITORY / "e2e" / "enginesim", site / "e2e" / "enginesim", ignore=ignore)
         shutil.copy(_REPOSITORY / "e2e" / "__init__.py", site / "e2e")
         shutil.copy(_REPOSITORY / "e2e" / "images" / "vllm", binaries)
