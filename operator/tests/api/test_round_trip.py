@@ -52,9 +52,7 @@ def _objects(node: crs.Body) -> st.SearchStrategy[crs.Body]:
 
 
 SPECS = values(crs.schema()["properties"]["spec"])
-SLOW = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def _body(spec: crs.Body) -> crs.Body:

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]  # it publishes no types
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvloop.api.instances import INSTANCE_TYPES
@@ -180,7 +180,7 @@ PODS = st.lists(
     ),
     max_size=6,
 )
-quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=30)
 
 
 def planned(body: Body, observed: Observed | None = None) -> Desired:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvloop.api.contract import FirstToken, FirstTokenByArm, ReuseCounters, ReuseSummary
@@ -103,7 +103,6 @@ def test_due_a_minute_after_either_was_written() -> None:
 
 
 @given(st.integers(0, 10**15))
-@settings(derandomize=True)
 def test_rounded_keeps_half_a_percent(number: int) -> None:
     assert abs(rounded(number) - number) <= number * 0.005
     assert rounded(rounded(number)) == rounded(number)
@@ -111,6 +110,5 @@ def test_rounded_keeps_half_a_percent(number: int) -> None:
 
 
 @given(st.integers(0, 4_000_000_000))
-@settings(derandomize=True)
 def test_times_keep_whole_seconds(seconds: int) -> None:
     assert from_rfc3339(to_rfc3339(seconds + 0.9)) == seconds

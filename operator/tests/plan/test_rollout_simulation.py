@@ -219,7 +219,7 @@ class AnythingGoes(RuleBasedStateMachine):
             assert all(pod.template == one.template and pod.ready for pod in one.pods.values())
 
 
-AnythingGoes.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+AnythingGoes.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestAnythingGoes = AnythingGoes.TestCase
 
 
@@ -243,7 +243,7 @@ class Order:
             one.load(self.data.draw(st.sampled_from(sorted(one.pods))))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.data(), SIZES, ALLOWANCES)
 def test_edits_alone_never_bring_it_below_the_floor(
     data: st.DataObject, replicas: tuple[int, int], allowed: tuple[int, int]
@@ -260,7 +260,7 @@ def test_edits_alone_never_bring_it_below_the_floor(
                 assert one.ready >= one.floor
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.data(), st.tuples(st.integers(2, 6), st.integers(2, 6)), st.sampled_from([GOOD, BAD]))
 def test_a_pair_serves_and_the_ratio_holds_throughout(
     data: st.DataObject, replicas: tuple[int, int], kind: str
@@ -279,7 +279,7 @@ def test_a_pair_serves_and_the_ratio_holds_throughout(
     assert world.pairs() == ({"1"} if kind == GOOD else {"0"})
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.data(), SIZES.filter(lambda sizes: min(sizes) > 0), ALLOWANCES)
 def test_a_bad_edit_stops_and_a_good_one_heals(
     data: st.DataObject, replicas: tuple[int, int], allowed: tuple[int, int]

@@ -33,9 +33,7 @@ def become(world: Any, name: str, state: str) -> None:
 
 
 # Each example makes its own world, which the fixture only knows how to build.
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     states=st.tuples(*[st.sampled_from(sorted(STATES))] * len(ENGINES)),
     router=st.booleans(),
