@@ -35,13 +35,13 @@ demo-down: venv  ## Remove all that the demo made
 
 test: lint verify cluster engine  ## Every check and test; TESTS="-k name" or a path narrows it
 	@echo "==> tests"
-	@$(BIN)/pytest -p e2e.tiers $(TESTS)
+	@$(BIN)/pytest $(TESTS)
 
 test-pure: venv  ## Only the tests that need no cluster
-	@$(BIN)/pytest -p e2e.tiers operator/tests $(TESTS)
+	@$(BIN)/pytest operator/tests $(TESTS)
 
 test-engine: engine  ## Only the tests on real vLLM engines
-	@$(BIN)/pytest -p e2e.tiers e2e/engine $(TESTS)
+	@$(BIN)/pytest e2e/engine $(TESTS)
 
 engine: venv  ## Install vLLM for the CPU, once per version
 	@$(PYTHON) -m e2e.engine.install

@@ -85,7 +85,7 @@ def impatient(objects: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def run(cluster: Kubernetes, sample: dict[str, Any], *, bidirectional: bool) -> list[Turn]:
     """Apply the sample afresh, and hold all conversations through its router."""
-    cluster.delete(sample)
+    cluster.kubectl("delete", "di", NAME, "--ignore-not-found", "--cascade=foreground")
     sample["spec"]["transfer"]["bidirectional"] = bidirectional
     with step(f"applying manifests/samples/demo.yaml with bidirectional: {str(bidirectional).lower()}"):
         cluster.apply(sample)

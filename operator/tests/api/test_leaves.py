@@ -52,6 +52,7 @@ BUILDERS: Final = {
     "plan.router": (
         "router.replicas",
         "router.resources",
+        "router.env",
         "router.apiKeysSecretRef",
         "router.store.valkey.passwordSecretRef",
     ),

@@ -152,9 +152,11 @@ def test_streams_end_within_the_grace_period(children: Children) -> None:
     assert spec["terminationGracePeriodSeconds"] == pre_stop + 300 + 15
 
 
-def test_image_and_resources_may_be_chosen(children: Children) -> None:
-    chosen = {"image": "own/router:2", "resources": {"limits": {"cpu": "2"}}}
+def test_image_resources_and_environment_may_be_chosen(children: Children) -> None:
+    env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}]
+    chosen = {"image": "own/router:2", "resources": {"limits": {"cpu": "2"}}, "env": env}
     [router] = pod(children, {"router": chosen})["spec"]["containers"]
+    assert router["env"] == env
     assert (router["image"], router["resources"]) == ("own/router:2", {"limits": {"cpu": "2"}})
     assert pod(children)["spec"]["containers"][0]["image"] == "registry.example/kvloop-router:1"
 

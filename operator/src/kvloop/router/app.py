@@ -14,7 +14,7 @@ from aiohttp import web
 from kvloop.api.contract import TLS, Endpoints, RouterConfig
 from kvloop.api.contract import MemoryStore as MemoryConfig
 from kvloop.api.contract import Store as StoreConfig
-from kvloop.router import accesslog
+from kvloop.router import accesslog, tracing
 from kvloop.router.admin import Admin
 from kvloop.router.admission import Admission
 from kvloop.router.apikeys import ApiKeys
@@ -71,6 +71,7 @@ class App:
             ApiKeys(config.api_keys_folder) if config.api_keys_folder is not None else None,
             self._record,
             self._clock,
+            tracing.from_environment(),
         )
         self.metrics.follow(self.core)
         if config.listen.tls is not None:
@@ -135,6 +136,8 @@ class App:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.core.store.close()
         self.core.upstream.close()
+        if self.core.tracing is not None:
+            await asyncio.to_thread(self.core.tracing.close)
         await self._session.close()
 
     async def _start_admin(self, app: web.Application, host: str, port: int) -> int:

@@ -4,6 +4,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvloop.api.contract import RouterConfig
 from kvloop.router.admission import Admission
@@ -13,6 +14,9 @@ from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Pool
 from kvloop.router.store import Store
 from kvloop.router.wire.client import Upstream
+
+if TYPE_CHECKING:
+    from kvloop.router.tracing.spans import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Core:
     """Counts, measures and logs a turn that has ended."""
     clock: Callable[[], float]
     """Monotonic, in seconds."""
+    tracing: "Tracing | None" = None
     leases: Leases = field(init=False)
     ready: bool = False
     """Whether new clients are welcome: the engines are known, and the router is not on its way out."""

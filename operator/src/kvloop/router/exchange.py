@@ -1,5 +1,7 @@
 """The state of one turn, handed from step to step."""
 
+from typing import TYPE_CHECKING
+
 from kvloop.router import headers
 from kvloop.router.core import Core, Incoming
 from kvloop.router.dialects import Dialect
@@ -8,6 +10,9 @@ from kvloop.router.pool import Engine
 from kvloop.router.request import TurnRequest
 from kvloop.router.store import Entry
 from kvloop.router.wire.client import STALE, Connection, LegError
+
+if TYPE_CHECKING:
+    from kvloop.router.tracing.spans import TurnTrace
 
 
 class Exchange:
@@ -26,6 +31,9 @@ class Exchange:
         self.incoming = incoming
         self.dialect = dialect
         self.outcome = Outcome(dialect=dialect.name)
+        self.trace: TurnTrace | None = None
+        if core.tracing is not None:
+            self.trace = core.tracing.begin(dialect.path, incoming.headers)
 
     @property
     def may_reuse(self) -> bool:
@@ -58,8 +66,17 @@ class Exchange:
         sent = headers.to_engine(
             self.incoming.headers, self.core.new_id(), credentials=self.config.api_keys_folder is None
         )
+        if self.trace is not None:
+            sent.update(self.trace.leg(engine.role.value, engine.address))
         connection.send("POST", self.dialect.path, sent, body, seconds)
         return connection
+
+    def end(self) -> None:
+        """Record what became of the turn."""
+        self.outcome.total_seconds = self.elapsed
+        if self.trace is not None:
+            self.trace.end(self.outcome)
+        self.core.record(self.outcome)
 
     def failed(self, engine: Engine, error: LegError) -> None:
         """An engine gave no answer."""

@@ -25,8 +25,7 @@ async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) 
         outcome.status = refusal.status
         reply.send(refusal.status, refusal.headers(), refusal.body(dialect))
     finally:
-        outcome.total_seconds = core.clock() - incoming.arrived
-        core.record(outcome)
+        exchange.end()
 
 
 async def _serve(exchange: Exchange, reply: Reply) -> None:

@@ -82,7 +82,7 @@ Args = Annotated[list[Arg], Field(max_length=64, json_schema_extra=ATOMIC)]
 """Command-line arguments of the engine, one string each."""
 
 
-class EnvVar(Model):
+class Variable(Model):
     """An environment variable, as in a pod's container."""
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
@@ -92,6 +92,14 @@ class EnvVar(Model):
         description="Source of the value, as in a pod's container (secretKeyRef, configMapKeyRef, fieldRef).",
         json_schema_extra=PRESERVE,
     )
+
+    rules: ClassVar = (
+        Rule("!(has(self.value) && has(self.valueFrom))", "set value or valueFrom, not both", field_path=".valueFrom"),
+    )
+
+
+class EnvVar(Variable):
+    """An environment variable of an engine."""
 
     rules: ClassVar = (
         Rule(
@@ -112,9 +120,12 @@ class EnvVar(Model):
             "remove RDMAV_* from env: they break EFA on current kernels",
             field_path=".name",
         ),
-        Rule("!(has(self.value) && has(self.valueFrom))", "set value or valueFrom, not both", field_path=".valueFrom"),
+        *Variable.rules,
     )
 
 
 EnvVars = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=list_map("name"))]
 """Environment variables of the engine."""
+
+Variables = Annotated[list[Variable], Field(max_length=64, json_schema_extra=list_map("name"))]
+"""Environment variables of a container that is not an engine."""

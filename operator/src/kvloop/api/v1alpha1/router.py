@@ -7,6 +7,7 @@ from pydantic import Field
 
 from kvloop.api.contract import WhenNoPrefill
 from kvloop.api.v1alpha1.base import LocalObjectReference, Model, Rule, SecretKeyRef
+from kvloop.api.v1alpha1.owned import Variables
 from kvloop.api.v1alpha1.pod import Resources
 
 
@@ -86,6 +87,10 @@ class RouterSpec(Model):
     )
     resources: Resources = Field(
         default_factory=dict, description="Resource requests and limits, as in a pod's container."
+    )
+    env: Variables = Field(
+        default_factory=list,
+        description="Further environment variables, such as OTEL_EXPORTER_OTLP_ENDPOINT for traces.",
     )
     port: int = Field(8000, ge=1, le=65535, description="Port of the client Service.")
     store: StoreSpec = Field(default_factory=StoreSpec, description="Where handles are remembered.")
