@@ -1,17 +1,18 @@
 """The client on the wire, against a server that answers what the test says."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from kvloop.kube.dynamic import DynamicKube, Timing, connect
+from kvloop.kube.dynamic import DynamicKube, connect
 from kvloop.kube.errors import ConflictError, InvalidError, NotFoundError, ServerError, UnavailableError
 from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, KINDS, POD
+from kvloop.kube.transport import Timing
+
+from .server import Server, status
 
 TIMING = Timing(
     request_seconds=0.3,
@@ -30,31 +31,6 @@ CONFIG_MAP = {
     "future": True,
 }
 
-Answer = web.Response | Callable[[], Awaitable[web.Response]]
-
-
-class Server:
-    """Answers with what is in `answers`, one after the other, the last for ever, and remembers the requests."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = [web.json_response({})]
-        self.requests: list[tuple[str, str, dict[str, str], Any, dict[str, str]]] = []
-
-    async def handle(self, request: web.Request) -> web.Response:
-        text = await request.text()
-        body = json.loads(text) if text else None
-        self.requests.append((request.method, request.path, dict(request.query), body, dict(request.headers)))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return _copy(answer) if isinstance(answer, web.Response) else await answer()
-
-
-def _copy(answer: web.Response) -> web.Response:
-    return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
-
-
-def status(code: int, message: str, **headers: str) -> web.Response:
-    return web.json_response({"kind": "Status", "message": message}, status=code, headers=headers)
-
 
 @pytest.fixture
 def server() -> Server:
@@ -68,17 +44,12 @@ def calls() -> list[tuple[str, str, int]]:
 
 @pytest.fixture
 async def kube(server: Server, calls: list[tuple[str, str, int]]) -> AsyncIterator[DynamicKube]:
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    client = DynamicKube(ApiClient(configuration), TIMING, lambda verb, kind, code, _: calls.append((verb, kind, code)))
-    yield client
-    await client.close()
-    await runner.cleanup()
+    async with server.running() as configuration:
+        client = DynamicKube(
+            ApiClient(configuration), TIMING, lambda verb, kind, code, _: calls.append((verb, kind, code))
+        )
+        yield client
+        await client.close()
 
 
 async def test_apply_is_server_side_with_force_and_our_name_and_leaves_the_body_alone(

@@ -22,8 +22,9 @@ from kvloop.controller.settings import BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECO
 from kvloop.controller.warnings import Warnings
 from kvloop.engine import bundle
 from kvloop.kube.client import KubeClient
-from kvloop.kube.dynamic import Timing, connect
+from kvloop.kube.dynamic import connect
 from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, LEASE, POD, POD_MONITOR, Kind
+from kvloop.kube.transport import Timing
 from kvloop.plan.config import ApiAvailable, PlanConfig
 
 log = logging.getLogger(__name__)
