@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from kvloop import __version__
-from kvloop.cli.main import app
+from kvloop.cli.main import COMMANDS, app, command
 from kvloop.engine import bundle
 
 
@@ -20,15 +20,31 @@ def run(*arguments: str | Path) -> Result:
 
 def test_help_names_every_command() -> None:
     text = run("--help").stdout
-    assert all(command in text for command in ("render", "crd", "plugin", "version"))
+    assert all(command in text for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["render", "crd", "plugin", "version"])
-def test_every_command_explains_itself(command: str) -> None:
-    result = run(command, "-h")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    result = run(name, "-h")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
-    assert len(result.stdout.splitlines()) > 5
+    assert command(name).help.partition("\n")[0] == COMMANDS[name]
+
+
+def test_a_misspelt_command_is_told_with_what_may_be_meant() -> None:
+    result = run("stauts")
+    assert result.exit_code == 2
+    assert "Did you mean 'status'?" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["['--help']", "['version']"])
+def test_what_a_command_does_not_need_is_not_waited_for(arguments: str) -> None:
+    code = (
+        f"import sys; from kvloop.cli.main import COMMANDS, app, command; app({arguments}, standalone_mode=False);"
+        "sys.exit(str(sorted({'kubernetes', 'aiohttp', 'httpx', 'jinja2', 'yaml', 'matplotlib'} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    assert done.stderr == "[]\n"
 
 
 def test_options_of_render_are_all_explained() -> None:

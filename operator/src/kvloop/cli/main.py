@@ -1,59 +1,55 @@
 """The command line `kvloop`, which kubectl also finds as its plugin `kubectl kvloop`."""
 
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from kvloop import __version__
-from kvloop.api.generate import crd_text
-from kvloop.cli.render import UNUSABLE, render
-from kvloop.engine import bundle
+COMMANDS: Final = {
+    "status": "Show what is true of custom resources: conditions, rollout, reuse, first tokens.",
+    "render": "Print the Kubernetes objects that the operator would make of custom resources.",
+    "crd": "Print the CustomResourceDefinition, for `kubectl apply --server-side -f -`.",
+    "plugin": "Write the vLLM plugin into a folder, to run engines without Kubernetes.",
+    "version": "Print the version.",
+}
+"""What each command does, by name. It is the function of that name in the module `kvloop.cli.<name>`."""
+
+
+def command(name: str) -> Any:
+    """The command of that name, imported now."""
+    app = typer.Typer(add_completion=False)
+    app.command(name)(getattr(import_module(f"kvloop.cli.{name}"), name))
+    return typer.main.get_command(app)
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is called, so that `kvloop version` does not wait for the Kubernetes client."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(
+            **attributes | {"commands": {name: TyperCommand(name, help=COMMANDS[name]) for name in COMMANDS}}
+        )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that is to run; until then only its help in one line is known."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, command(str(name)), rest
+
 
 app = typer.Typer(
     name="kvloop",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(render)
 
 
 @app.callback()
 def main_help() -> None:
     """Return the KV cache of LLM conversations from vLLM decode engines to prefill engines."""
-
-
-@app.command()
-def crd() -> None:
-    """Print the CustomResourceDefinition, for `kubectl apply --server-side -f -`."""
-    typer.echo(crd_text(), nl=False)
-
-
-@app.command()
-def plugin(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; put it on the engines' PYTHONPATH.")],
-) -> None:
-    """Write the vLLM plugin into a folder, to run engines without Kubernetes.
-
-    In Kubernetes the operator mounts the same files. Exit codes: 0 written; 2 the folder cannot be written.
-    """
-    try:
-        for name, text in sorted(bundle.files().items()):
-            path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            typer.echo(path)
-    except OSError as error:
-        typer.echo(f"error: cannot write {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(UNUSABLE) from error
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
 
 
 def main() -> None:

@@ -4,21 +4,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from kvloop import __version__
 from kvloop.api.v1alpha1 import parse
 from kvloop.api.validate import validate
+from kvloop.cli.exits import NO, errors, fail
 from kvloop.cli.output import Format, OutputError, to_text, write_files
 from kvloop.cli.source import Document, SourceError, documents
 from kvloop.engine import bundle
 from kvloop.plan.config import ApiAvailable, PlanConfig
 from kvloop.plan.desired import plan
-
-REFUSED, UNUSABLE = 1, 2
-"""Exit codes: a resource would be refused by the API server; the command line or a file is unusable."""
-
-_errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
 
 
 def render(
@@ -64,7 +59,7 @@ def render(
         for path in write_files(out, children, output):
             typer.echo(path)
     except (SourceError, OutputError) as error:
-        raise _fail(UNUSABLE, str(error)) from error
+        raise fail(str(error)) from error
 
 
 def _resources(files: list[str]) -> list[Document]:
@@ -74,7 +69,7 @@ def _resources(files: list[str]) -> list[Document]:
         if document.ours:
             found.append(document)
         else:
-            _errors.print(f"passed over: {document.title}")
+            errors.print(f"passed over: {document.title}")
     if not found:
         raise SourceError(f"no DisaggregatedInference in {', '.join(files)}")
     return found
@@ -83,7 +78,7 @@ def _resources(files: list[str]) -> list[Document]:
 def _children(resources: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
     problems = [f"{document.title}: {problem}" for document in resources for problem in _problems(document.body)]
     if problems:
-        raise _fail(REFUSED, *problems)
+        raise fail(*problems, code=NO)
     return [
         child
         for document in resources
@@ -117,9 +112,3 @@ def _selected(children: list[dict[str, Any]], kinds: list[str] | None) -> list[d
         raise SourceError(f"no child is a {', '.join(unknown)}; there are {', '.join(sorted(there.values()))}")
     wanted = {kind.lower() for kind in kinds}
     return [child for child in children if child["kind"].lower() in wanted]
-
-
-def _fail(code: int, *messages: str) -> typer.Exit:
-    for message in messages:
-        _errors.print(f"error: {message}", style="red")
-    return typer.Exit(code)

@@ -1,0 +1,20 @@
+"""How commands end: exit codes that mean the same in all of them, and errors in one line."""
+
+from typing import Final
+
+import typer
+from rich.console import Console
+
+NO: Final = 1
+"""Exit code: the command did its work, and the answer is no: refused, different, failed. 0 is the good answer."""
+UNUSABLE: Final = 2
+"""Exit code: the command could not do its work: of the command line, a file, or the cluster."""
+
+errors: Final = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+
+def fail(*messages: str, code: int = UNUSABLE) -> typer.Exit:
+    """Say what is wrong, a line each; gives what to raise."""
+    for message in messages:
+        errors.print(f"error: {message}", style="red")
+    return typer.Exit(code)
