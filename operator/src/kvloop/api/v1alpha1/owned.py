@@ -93,7 +93,7 @@ class Variable(Model):
         json_schema_extra=PRESERVE,
     )
 
-    rules: ClassVar = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule("!(has(self.value) && has(self.valueFrom))", "set value or valueFrom, not both", field_path=".valueFrom"),
     )
 
@@ -101,7 +101,7 @@ class Variable(Model):
 class EnvVar(Variable):
     """An environment variable of an engine."""
 
-    rules: ClassVar = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             f"!(self.name in {cel_list(tuple(OWNED_ENV))})",
             "the operator owns this variable: remove it from env",

@@ -50,7 +50,7 @@ class TurnTrace:
         """Begin a leg; gives the headers that put the engine's own spans below it."""
         self._end_leg()
         host, _, port = address.rpartition(":")
-        attributes = {"server.address": host, "server.port": int(port)}
+        attributes: dict[str, str | int] = {"server.address": host, "server.port": int(port)}
         parent = set_span_in_context(self._turn)
         self._leg = self._tracing.tracer.start_span(role, parent, SpanKind.CLIENT, attributes)
         headers: dict[str, str] = {}
