@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from kvloop.api.labels import API_VERSION, KIND
+from kvloop import __version__
+from kvloop.api.labels import API_VERSION, APPLIED_HASH, FIELD_MANAGER, KIND
+from kvloop.api.v1alpha1 import parse
 from kvloop.cli.main import app
+from kvloop.controller.apply import digest_of
+from kvloop.controller.settings import Settings, plan_config
 from kvloop.kube.errors import KubeError, NotFoundError
 from kvloop.kube.kinds import Kind
 from kvloop.kube.session import Session
+from kvloop.plan.desired import plan
 
 Body = dict[str, Any]
 
@@ -24,6 +29,7 @@ class Cluster(Session):
         self.namespace = "team"
         self.objects: dict[tuple[str, str | None, str], Body] = {}
         self.errors: dict[str, KubeError] = {}
+        self.apis: set[str] = set()
         for each in objects:
             self.add(each)
 
@@ -52,6 +58,9 @@ class Cluster(Session):
             and namespace in {None, where}
             and wanted.items() <= body["metadata"].get("labels", {}).items()
         ]
+
+    async def serves(self, api_version: str) -> bool:
+        return api_version in self.apis
 
     def _check(self, kind: Kind) -> None:
         if error := self.errors.get(kind.kind):
@@ -97,3 +106,77 @@ def connect(monkeypatch: pytest.MonkeyPatch, cluster: Session | KubeError) -> No
         return cluster
 
     monkeypatch.setattr(Session, "open", open_)
+
+
+CONFIG = plan_config(Settings(), pod_monitors=False)
+
+
+def started(body: Body, *, ready: bool = True) -> list[Body]:
+    """The resource, its children and its engines' pods, as the operator of the default settings has made them."""
+    children = [stored(child) for child in plan(parse(body), None, CONFIG).children]
+    return [
+        body,
+        *children,
+        *(pod for child in children if child["kind"] == "StatefulSet" for pod in _pods(child, ready)),
+    ]
+
+
+def stored(child: Body) -> Body:
+    """A child as the API server keeps it: with defaults, and the record of who owns what."""
+    meta = child["metadata"]
+    sent = child | {"metadata": meta | {"annotations": {**meta.get("annotations", {}), APPLIED_HASH: digest_of(child)}}}
+    record = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": _fields(sent)}
+    body: Body = json.loads(json.dumps(sent))
+    body["metadata"] |= {"uid": f"uid-of-{meta['name']}", "generation": 1, "managedFields": [record]}
+    if "spec" in body:
+        body["spec"]["byDefault"] = True
+    if body["kind"] == "StatefulSet":
+        body["status"] = {"replicas": body["spec"]["replicas"], "readyReplicas": body["spec"]["replicas"]}
+    return body
+
+
+def _fields(value: Any) -> Any:
+    return {f"f:{key}": _fields(inner) for key, inner in value.items()} if isinstance(value, dict) else {}
+
+
+def _pods(workload: Body, ready: bool) -> list[Body]:
+    template = workload["spec"]["template"]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": template["metadata"]
+            | {
+                "name": f"{workload['metadata']['name']}-{number}",
+                "namespace": workload["metadata"]["namespace"],
+                "uid": f"uid-{number}",
+                "creationTimestamp": "2030-01-02T03:04:05Z",
+            },
+            "spec": template["spec"],
+            "status": {
+                "phase": "Running",
+                "podIP": f"10.0.0.{number + 1}",
+                "conditions": [{"type": kind, "status": str(ready)} for kind in ("PodScheduled", "Ready")],
+                "containerStatuses": [
+                    {"name": each["name"], "started": ready, "state": {"running": {}}, "restartCount": 0}
+                    for each in template["spec"]["containers"]
+                ],
+            },
+        }
+        for number in range(workload["spec"]["replicas"])
+    ]
+
+
+def operator(*args: str, namespace: str = "kvloop-system", image: str = f"kvloop/operator:{__version__}") -> Body:
+    """The operator's Deployment, as installed."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": "kvloop-operator",
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/name": "kvloop", "app.kubernetes.io/component": "operator"},
+        },
+        "spec": {"template": {"spec": {"containers": [{"name": "operator", "image": image, "args": list(args)}]}}},
+        "status": {"readyReplicas": 1},
+    }

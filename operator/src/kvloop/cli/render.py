@@ -7,10 +7,9 @@ import typer
 
 from kvloop import __version__
 from kvloop.api.v1alpha1 import parse
-from kvloop.api.validate import validate
-from kvloop.cli.exits import NO, errors, fail
+from kvloop.cli.exits import NO, fail
 from kvloop.cli.output import Format, OutputError, to_text, write_files
-from kvloop.cli.source import Document, SourceError, documents
+from kvloop.cli.source import Document, SourceError, in_namespace, refusals, resources
 from kvloop.engine import bundle
 from kvloop.plan.config import ApiAvailable, PlanConfig
 from kvloop.plan.desired import plan
@@ -52,7 +51,7 @@ def render(
         api_available=ApiAvailable(pod_monitor=pod_monitors),
     )
     try:
-        children = _selected(_children(_resources(files), namespace, config), kind)
+        children = _selected(_children(resources(files), namespace, config), kind)
         if out is None:
             typer.echo(to_text(children, output), nl=False)
             return
@@ -62,45 +61,14 @@ def render(
         raise fail(str(error)) from error
 
 
-def _resources(files: list[str]) -> list[Document]:
-    """Our resources in the files; others are told of and passed over."""
-    found = []
-    for document in documents(files):
-        if document.ours:
-            found.append(document)
-        else:
-            errors.print(f"passed over: {document.title}")
-    if not found:
-        raise SourceError(f"no DisaggregatedInference in {', '.join(files)}")
-    return found
-
-
-def _children(resources: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
-    problems = [f"{document.title}: {problem}" for document in resources for problem in _problems(document.body)]
-    if problems:
-        raise fail(*problems, code=NO)
+def _children(found: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
+    if wrong := refusals(found):
+        raise fail(*wrong, code=NO)
     return [
         child
-        for document in resources
-        for child in plan(parse(_in_namespace(document.body, namespace)), None, config).children
+        for document in found
+        for child in plan(parse(in_namespace(document.body, namespace)), None, config).children
     ]
-
-
-def _problems(body: dict[str, Any]) -> list[str]:
-    """Metadata, which the CRD says nothing of, and then all that it does."""
-    metadata = body.get("metadata")
-    if not isinstance(metadata, dict):
-        return ["metadata: must be an object with a name"]
-    named = {field: metadata.get(field, "") for field in ("name", "namespace")}
-    return [f"metadata.{field}: must be text" for field, it in named.items() if not isinstance(it, str)] or validate(
-        body
-    )
-
-
-def _in_namespace(body: dict[str, Any], namespace: str | None) -> dict[str, Any]:
-    if namespace is None:
-        return body
-    return {**body, "metadata": {"namespace": namespace, **body["metadata"]}}
 
 
 def _selected(children: list[dict[str, Any]], kinds: list[str] | None) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from kvloop.api.labels import API_VERSION, KIND
+from kvloop.api.validate import validate
+from kvloop.cli.exits import errors
 
 STDIN = "-"
 
@@ -75,3 +77,43 @@ def _expand(place: str, body: Any) -> Iterator[Document]:
             yield from _expand(f"{place}, items[{index}]", item)
     else:
         yield Document(place, body)
+
+
+def resources(files: list[str]) -> list[Document]:
+    """Our resources in the files; others are told of and passed over.
+
+    Raises:
+        SourceError: a file cannot be read, or there is none of ours.
+    """
+    found = []
+    for document in documents(files):
+        if document.ours:
+            found.append(document)
+        else:
+            errors.print(f"passed over: {document.title}")
+    if not found:
+        raise SourceError(f"no DisaggregatedInference in {', '.join(files)}")
+    return found
+
+
+def problems(body: dict[str, Any]) -> list[str]:
+    """Why the API server would refuse a resource: of its metadata, and of all that the CRD says."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        return ["metadata: must be an object with a name"]
+    named = {field: metadata.get(field, "") for field in ("name", "namespace")}
+    return [f"metadata.{field}: must be text" for field, it in named.items() if not isinstance(it, str)] or validate(
+        body
+    )
+
+
+def refusals(found: list[Document]) -> list[str]:
+    """The problems of all resources, each with its place."""
+    return [f"{document.title}: {problem}" for document in found for problem in problems(document.body)]
+
+
+def in_namespace(body: dict[str, Any], namespace: str | None) -> dict[str, Any]:
+    """The same resource, in that namespace if it does not say one."""
+    if namespace is None:
+        return body
+    return {**body, "metadata": {"namespace": namespace, **body["metadata"]}}

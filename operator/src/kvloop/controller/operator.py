@@ -18,14 +18,18 @@ from kvloop.controller.metrics import Metrics
 from kvloop.controller.queue import Backoff, WorkQueue
 from kvloop.controller.reconcile import Reconciler
 from kvloop.controller.scrape import Scraper, fetcher
-from kvloop.controller.settings import BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS, STOP_SECONDS, Settings
+from kvloop.controller.settings import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_LIMIT_SECONDS,
+    STOP_SECONDS,
+    Settings,
+    plan_config,
+)
 from kvloop.controller.warnings import Warnings
-from kvloop.engine import bundle
 from kvloop.kube.client import KubeClient
 from kvloop.kube.dynamic import connect
 from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, LEASE, POD, POD_MONITOR, Kind
 from kvloop.kube.transport import Timing
-from kvloop.plan.config import ApiAvailable, PlanConfig
 
 log = logging.getLogger(__name__)
 
@@ -141,13 +145,6 @@ class Operator:
                 task.cancel()
 
     def _reconciler(self) -> Reconciler:
-        config = PlanConfig(
-            router_image=self._settings.router_image,
-            plugin_files=bundle.files(),
-            cluster_domain=self._settings.cluster_domain,
-            api_available=ApiAvailable(pod_monitor=POD_MONITOR in self.children),
-            operator_namespace=self._settings.pod_namespace,
-        )
         return Reconciler(
             kube=self._kube,
             cache=self.cache,
@@ -157,7 +154,7 @@ class Operator:
             scraper=self._scraper,
             warnings=Warnings(self._kube, self.cache),
             metrics=self._metrics,
-            config=config,
+            config=plan_config(self._settings, pod_monitors=POD_MONITOR in self.children),
         )
 
     async def _resync(self) -> None:

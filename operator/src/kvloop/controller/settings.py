@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import kvloop
+from kvloop.engine import bundle
+from kvloop.plan.config import ApiAvailable, PlanConfig
 
 _PREFIX = "KVLOOP_"
 
@@ -58,6 +60,17 @@ class Settings:
     def canary_namespace(self) -> str:
         """Where the Lease is: the operator's own namespace if it is watched, else the first that is."""
         return self.namespace[0] if self.namespace else self.pod_namespace
+
+
+def plan_config(settings: Settings, *, pod_monitors: bool) -> PlanConfig:
+    """What the planner is told; `pod_monitors` is whether the cluster serves that kind."""
+    return PlanConfig(
+        router_image=settings.router_image,
+        plugin_files=bundle.files(),
+        cluster_domain=settings.cluster_domain,
+        api_available=ApiAvailable(pod_monitor=pod_monitors),
+        operator_namespace=settings.pod_namespace,
+    )
 
 
 BACKOFF_FIRST_SECONDS = 1.0
