@@ -151,14 +151,15 @@ def test_the_sum() -> None:
         summary(
             since=since,
             window_seconds=seconds,
-            first_token=FirstTokenByArm(reused=FirstToken(count=count, p50_ms=p50, p95_ms=2 * p50)),
+            window=ReuseCounters(first_token={"reused": {11: {30: count}}}),
             engines=[{"address": "10.0.0.9:8000", "role": "decode", "revision": "r", "healthy": healthy}],
         )
-        for since, seconds, count, p50, healthy in ((5.0, 30, 1, 100, False), (3.0, 60, 3, 200, True))
+        for since, seconds, count, healthy in ((5.0, 30, 1, False), (3.0, 60, 3, True))
     )
     found = total([one, two], ReuseCounters(turns=2, misses={"expired": 1}))
     assert (found.since, found.window_seconds) == (3.0, 60)
-    assert (found.first_token.reused.count, found.first_token.reused.p50_ms) == (4, 175)
+    assert found.window.first_token == {"reused": {11: {30: 4}}}
+    assert found.first_token.reused.count == 4
     assert found.first_token.holdout == FirstToken()
     assert [engine.healthy for engine in found.engines] == [True]
     assert found.counters == ReuseCounters(turns=2, misses={"expired": 1})

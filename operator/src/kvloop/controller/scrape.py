@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import aiohttp
 from pydantic import ValidationError
 
-from kvloop.api.contract import EngineSummary, FirstToken, FirstTokenByArm, ReuseCounters, ReuseSummary
+from kvloop.api.contract import EngineSummary, ReuseCounters, ReuseSummary
+from kvloop.api.contract.summary import first_token_by_arm
+from kvloop.api.counters import Flat, add, flat, nested
 from kvloop.api.labels import ROUTER_ADMIN
 from kvloop.controller.cache import Cache, Key, PodEntry
 from kvloop.controller.settings import (
@@ -166,24 +168,21 @@ def fetcher(session: aiohttp.ClientSession) -> Fetch:
 def total(summaries: Sequence[ReuseSummary], retired: ReuseCounters) -> ReuseSummary:
     """The sum of at least one summary.
 
-    The percentiles are means weighted by counts: near the truth for routers that share their load, and no more is
-    known. An engine is as the router knows it that has most to say for it.
+    An engine is as the router knows it that has most to say for it.
     """
     engines: dict[str, EngineSummary] = {}
     for engine in (engine for each in summaries for engine in each.engines):
         best = engines.get(engine.address)
         if best is None or _rank(engine) > _rank(best):
             engines[engine.address] = engine
-    arms = {
-        name: _mean([getattr(each.first_token, name) for each in summaries]) for name in FirstTokenByArm.model_fields
-    }
+    window = added([each.window for each in summaries])
     return ReuseSummary(
         version=max(each.version for each in summaries),
         since=min(each.since for each in summaries),
         window_seconds=max(each.window_seconds for each in summaries),
         counters=added([retired, *(each.counters for each in summaries)]),
-        window=added([each.window for each in summaries]),
-        first_token=FirstTokenByArm(**arms),
+        window=window,
+        first_token=first_token_by_arm(window),
         engines=[engines[address] for address in sorted(engines)],
     )
 
@@ -192,25 +191,9 @@ def _rank(engine: EngineSummary) -> tuple[bool, bool, bool]:
     return engine.healthy, engine.guard_active, engine.probed
 
 
-def added(counters: Iterable[ReuseCounters]) -> ReuseCounters:
+def added(summands: Iterable[ReuseCounters]) -> ReuseCounters:
     """The sum, field by field and reason by reason."""
-    numbers: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {}
-    for each in counters:
-        for name, value in each:
-            if isinstance(value, dict):
-                reasons.setdefault(name, Counter()).update(value)
-            else:
-                numbers[name] += value
-    return ReuseCounters(**numbers, **{name: dict(counts) for name, counts in reasons.items()})
-
-
-def _mean(parts: Sequence[FirstToken]) -> FirstToken:
-    count = sum(part.count for part in parts)
-    if not count:
-        return FirstToken()
-    return FirstToken(
-        count=count,
-        p50_ms=sum(part.count * part.p50_ms for part in parts) / count,
-        p95_ms=sum(part.count * part.p95_ms for part in parts) / count,
-    )
+    numbers: Flat = {}
+    for each in summands:
+        add(numbers, flat(each.model_dump()))
+    return ReuseCounters.model_validate(nested(numbers))

@@ -39,6 +39,7 @@ def config(scope: Scope) -> contract.RouterConfig:
             "transfer": _transfer(scope),
             "store": _store(scope),
             "apiKeysFolder": API_KEYS_FOLDER if scope.spec.router.api_keys_secret_ref else None,
+            "resourceUid": scope.cr.metadata.uid or "",
             "drainSeconds": scope.spec.engine.shutdown_timeout_seconds,
             **{key: values[key] for key in same},
         }

@@ -18,12 +18,13 @@ from kvloop.router import accesslog, tracing
 from kvloop.router.admin import Admin
 from kvloop.router.admission import Admission
 from kvloop.router.apikeys import ApiKeys
+from kvloop.router.conversations import Conversations
 from kvloop.router.core import Core
 from kvloop.router.endpoints import static
 from kvloop.router.endpoints.slices import SliceSource
 from kvloop.router.frontend import Frontend
 from kvloop.router.metrics import Metrics
-from kvloop.router.outcome import Outcome
+from kvloop.router.outcome import Arm, Outcome
 from kvloop.router.pool import Endpoint, Engine, Pool
 from kvloop.router.probe import probe
 from kvloop.router.store import Store
@@ -71,15 +72,17 @@ class App:
             ApiKeys(config.api_keys_folder) if config.api_keys_folder is not None else None,
             self._record,
             self._clock,
+            Conversations(self._clock, self._finished),
             tracing.from_environment(),
         )
+        self.core.leases.on_release = self.tally.released
         self.metrics.follow(self.core)
         if config.listen.tls is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             self._load_certificate(config.listen.tls)
         self._server = Server(Frontend(self.core).handle, self._clock, config.limits.max_request_bytes)
         self.port = await self._server.start(config.listen.host, config.listen.port, self._tls)
-        admin = Admin(self.core, Summary(self.tally, self.pool), self.metrics.registry, self.drain)
+        admin = Admin(self.core, Summary(self.tally, self.core), self.metrics.registry, self.drain)
         self.admin_port = await self._start_admin(admin.app(), config.admin.host, config.admin.port)
         self._follow(config.endpoints)
         self._keep_running(self._probe_all())
@@ -190,6 +193,10 @@ class App:
         self.metrics.observe(outcome)
         if self.config.access_log:
             accesslog.write(sys.stdout.buffer, outcome)
+
+    def _finished(self, arm: Arm, turns: int, seconds: float) -> None:
+        self.tally.finished(arm, turns, seconds)
+        self.metrics.finished(arm, turns, seconds)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kvloop.api.contract import RouterConfig
 from kvloop.router.admission import Admission
 from kvloop.router.apikeys import ApiKeys
+from kvloop.router.conversations import Conversations
 from kvloop.router.leases import Leases
 from kvloop.router.outcome import Outcome
 from kvloop.router.pool import Pool
@@ -49,6 +50,7 @@ class Core:
     """Counts, measures and logs a turn that has ended."""
     clock: Callable[[], float]
     """Monotonic, in seconds."""
+    conversations: Conversations
     tracing: "Tracing | None" = None
     leases: Leases = field(init=False)
     ready: bool = False

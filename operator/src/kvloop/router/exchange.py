@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kvloop.router import headers
+from kvloop.router.conversations import Talk
 from kvloop.router.core import Core, Incoming
 from kvloop.router.dialects import Dialect
 from kvloop.router.outcome import Outcome
@@ -22,6 +23,10 @@ class Exchange:
     """Set once the client's request was read."""
     decode: Engine
     """Set once the turn is bound to a decode engine."""
+    talk: Talk | None = None
+    """The conversation; None where the turn belongs to none."""
+    key: bytes | None = None
+    """By which it was found; None for its first turn."""
     taken: Entry | None = None
     """A handle that was taken from the store and has not been offered to prefill: its lease is still to be ended."""
 

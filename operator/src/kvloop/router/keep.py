@@ -24,6 +24,7 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
             seconds = exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
             dropped = await core.store.put(keys.put, entry, seconds)
             core.leases.keep(keys.put, entry, dropped)
+            exchange.outcome.pinned_tokens = entry.tokens
             return
         await core.store.mark(keys.put, problem)
     if entry is not None:

@@ -21,7 +21,7 @@ from kvloop.router.strip import KV
 from kvloop.router.wire.client import LegError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvloop.router.core import Core
     from kvloop.router.pool import Engine
@@ -58,6 +58,8 @@ class Leases:
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended = 0
         """Leases that were ended so far."""
+        self.on_release: Callable[[int, float], None] = lambda _tokens, _seconds: None
+        """Called with the tokens of a lease that is over, and the seconds for which it was held."""
 
     def pinned(self, decode: str) -> int:
         """Tokens that the decode engine at that address holds for this router's conversations."""
@@ -72,15 +74,19 @@ class Leases:
         self._leases[key] = Lease(entry.decode, entry.tokens, self._core.clock())
         self._pinned[entry.decode] = self.pinned(entry.decode) + entry.tokens
 
-    def forget(self, key: bytes) -> None:
-        """The key's entry was taken, or has gone."""
+    def forget(self, key: bytes) -> float | None:
+        """The key's entry was taken, or has gone; returns for how many seconds decode held it, if it was ours."""
         lease = self._leases.pop(key, None)
-        if lease is not None:
-            left = self._pinned[lease.decode] - lease.tokens
-            if left:
-                self._pinned[lease.decode] = left
-            else:
-                del self._pinned[lease.decode]
+        if lease is None:
+            return None
+        left = self._pinned[lease.decode] - lease.tokens
+        if left:
+            self._pinned[lease.decode] = left
+        else:
+            del self._pinned[lease.decode]
+        held = self._core.clock() - lease.since
+        self.on_release(lease.tokens, held)
+        return held
 
     def end(self, entry: Entry) -> None:
         """End the lease of an entry that nobody can take any more."""

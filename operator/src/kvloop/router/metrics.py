@@ -16,6 +16,8 @@ from kvloop.router.pool import Engine
 _SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _GAP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 _STORE_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
+_PAUSE_SECONDS = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0, 20.0, 45.0, 90.0, 180.0, 480.0, 1000.0, 3600.0, 14_400.0, 86_400.0)
+_TASK_SECONDS = (1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0, 14_400.0, 86_400.0)
 _KINDS = ("prompt", "offered", "verified", "reused")
 
 
@@ -39,6 +41,12 @@ class Metrics:
         prefill = self._histogram("prefill", "From a request's arrival to the end of its prefill leg.", "arm", _SECONDS)
         gap = self._histogram("gap", "Mean time between two pieces of a stream, once a stream.", "arm", _GAP_SECONDS)
         whole = self._histogram("turn", "From a request's arrival to the end of its answer.", "arm", _SECONDS)
+        pause = "From decode's last byte to the conversation's next turn: what leases have to outlast."
+        self._pause = self._histogram("pause", pause, "arm", _PAUSE_SECONDS)
+        self._task = self._histogram(
+            "task", "Conversations of two turns or more, from begin to end.", "arm", _TASK_SECONDS
+        )
+        self._time = self._counter("conversation_seconds", "Where the time of conversations goes.", "part")
         self._store = self._histogram("store", "Calls of the store's server.", "call", _STORE_SECONDS)
         # Children are looked up under a lock, so that is done once.
         self._turn = lru_cache(maxsize=1024)(turns.labels)
@@ -65,6 +73,8 @@ class Metrics:
             self._retries.inc(outcome.retries)
         if outcome.failed_transfer:
             self._failed.inc()
+        if outcome.turn and outcome.served:
+            self._observe_conversation(outcome, arm)
         self._observe_times(outcome, arm)
 
     def observe_store(self, call: str, seconds: float) -> None:
@@ -77,6 +87,18 @@ class Metrics:
             child.inc(count)
         if not outcome.reused_tokens:
             self._misses.labels(outcome.miss or "unknown").inc()
+
+    def finished(self, arm: Arm, turns: int, seconds: float) -> None:
+        """A conversation has ended, so many turns and seconds after it began."""
+        if turns > 1:
+            self._task.labels(arm).observe(seconds)
+
+    def _observe_conversation(self, outcome: Outcome, arm: Arm) -> None:
+        self._time.labels("first_token").inc(outcome.wait_seconds)
+        self._time.labels("generation").inc(outcome.total_seconds - outcome.wait_seconds)
+        if outcome.gap_seconds is not None:
+            self._time.labels("gap").inc(outcome.gap_seconds)
+            self._pause.labels(arm).observe(outcome.gap_seconds)
 
     def _observe_times(self, outcome: Outcome, arm: Arm) -> None:
         self._whole[arm].observe(outcome.total_seconds)

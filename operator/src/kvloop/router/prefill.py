@@ -4,7 +4,7 @@ A handle is sent once. What fails with it is tried without it at once; then on a
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ class Result:
 
     params: dict[str, Any] | None = None
     prompt_tokens: int = 0
+    seconds: float = 0.0
     problem: str = ""
     retry: bool = True
     """Whether another leg may do better."""
@@ -46,6 +47,8 @@ async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
     outcome.prefill_seconds = exchange.elapsed
     outcome.prompt_tokens = result.prompt_tokens
     if result.params is not None:
+        outcome.leg_seconds = result.seconds
+        outcome.computed_tokens = max(0, result.prompt_tokens - _cached(result.params, outcome.reused_tokens))
         return orjson.dumps(result.params)
     if result.retry and exchange.config.when_no_prefill is WhenNoPrefill.FAIL:
         raise RefusalError(
@@ -117,7 +120,7 @@ async def _leg(exchange: Exchange, engine: Engine, offered: Entry | None) -> Res
 async def _send(exchange: Exchange, engine: Engine, params: bytes) -> Result:
     pool = exchange.core.pool
     body = legs.prefill(exchange.dialect, exchange.request.body, params)
-    end = partial(pool.end, engine)
+    end, begin = partial(pool.end, engine), exchange.core.clock()
     pool.begin(engine)
     try:
         connection = await exchange.send(engine, body, exchange.config.deadlines.prefill_seconds)
@@ -138,6 +141,7 @@ async def _send(exchange: Exchange, engine: Engine, params: bytes) -> Result:
     connection.release()
     end()
     if result.params is not None:
+        result = replace(result, seconds=exchange.core.clock() - begin)
         pool.succeeded(engine)
     elif result.retry and connection.status >= 500:
         pool.failed(engine)
@@ -157,6 +161,12 @@ def _read(raw: bytes, status: int) -> Result:
     if params is None or params.get("do_remote_prefill") is not True:
         return Result(problem="no_handle", retry=False)
     return Result(params, _prompt_tokens(body.get("usage")))
+
+
+def _cached(params: dict[str, Any], reused: int) -> int:
+    """Prompt tokens that prefill did not compute: as it says, from vLLM 0.32 on, or else what it read from decode."""
+    told = params.get("remote_prefill_cached_tokens")
+    return told if type(told) is int else reused
 
 
 def _prompt_tokens(usage: Any) -> int:

@@ -8,6 +8,7 @@ from kvloop.router.core import Core, Incoming
 from kvloop.router.dialects import Dialect
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
+from kvloop.router.keys import Keys
 from kvloop.router.outcome import CLIENT_LEFT
 from kvloop.router.pool import Engine
 from kvloop.router.store import Entry
@@ -25,6 +26,7 @@ async def serve(core: Core, dialect: Dialect, incoming: Incoming, reply: Reply) 
         outcome.status = refusal.status
         reply.send(refusal.status, refusal.headers(), refusal.body(dialect))
     finally:
+        _part(exchange)
         exchange.end()
 
 
@@ -53,16 +55,16 @@ async def _take(exchange: Exchange) -> Entry | None:
     """The handle of the turn before, if there is one and its holder still has the KV."""
     config, outcome, wanted = exchange.config, exchange.outcome, exchange.request
     if wanted.unfit is not None:
-        outcome.not_eligible = wanted.unfit.reason
+        outcome.not_eligible, outcome.unsplit = wanted.unfit.reason, wanted.unfit.decode_only
         return None
     if wanted.keys is None:
         outcome.not_eligible = "no_conversation"
         return None
     outcome.holdout = in_holdout(wanted.keys.root, config.holdout_percent)
-    leases = exchange.core.leases
+    _meet(exchange, wanted.keys)
     found = await exchange.core.store.take(wanted.keys.take)
     if found.key is not None:
-        leases.forget(found.key)
+        outcome.held_seconds = exchange.core.leases.forget(found.key)
     outcome.follow_up = found.seen
     outcome.miss = found.reason
     if outcome.holdout:
@@ -74,6 +76,28 @@ async def _take(exchange: Exchange) -> Entry | None:
     if outcome.miss not in _LOST:
         exchange.taken = found.entry
     return None if outcome.miss else found.entry
+
+
+def _meet(exchange: Exchange, wanted: Keys) -> None:
+    """Find the conversation that the turn belongs to."""
+    outcome, arrived = exchange.outcome, exchange.incoming.arrived
+    exchange.key, exchange.talk = exchange.core.conversations.arrive(wanted.take, arrived)
+    exchange.talk.holdout = outcome.holdout
+    outcome.turn, outcome.ends = exchange.talk.turns + 1, exchange.request.ends
+    if exchange.key is not None:
+        outcome.gap_seconds = max(0.0, arrived - exchange.talk.left)
+
+
+def _part(exchange: Exchange) -> None:
+    """Remember the conversation until its next turn; one that was refused may come again."""
+    talk, conversations = exchange.talk, exchange.core.conversations
+    if talk is None:
+        return
+    put = exchange.request.keys.put if exchange.request.keys is not None else None
+    if exchange.outcome.served and put is not None:
+        conversations.leave(put, talk, exchange.incoming.arrived, ends=exchange.outcome.ends)
+    elif exchange.key is not None:
+        conversations.restore(exchange.key, talk)
 
 
 _LOST = ("engine_gone", "engine_restarted", "engine_unreachable")

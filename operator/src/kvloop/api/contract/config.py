@@ -1,8 +1,6 @@
-"""The contract between operator and router: the router's configuration file, and the summary of reuse that it answers.
+"""The file of `kvloop-router --config router.yaml`: YAML or JSON, camelCase keys, unknown keys refused.
 
-`RouterConfig` is the file of `kvloop-router --config router.yaml` (YAML or JSON, camelCase keys, unknown keys refused);
-the operator fills it from the custom resource, and by hand it serves without Kubernetes. `ReuseSummary` is the body of
-`GET /reuse` on the router's admin port.
+The operator fills it from the custom resource, and by hand it serves without Kubernetes.
 """
 
 from enum import StrEnum
@@ -11,8 +9,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
-
-from kvloop.api.labels import Role
 
 
 class ContractError(ValueError):
@@ -213,6 +209,12 @@ class RouterConfig(Contract):
     endpoints: Endpoints = Field(description="Where the engines are.")
     transfer: Transfer = Field(default_factory=Transfer, description="How the engines exchange KV.")
     store: Store = Field(default_factory=Store, description="Where handles are remembered.")
+    resource_uid: str = Field(
+        "",
+        max_length=128,
+        description="uid of the custom resource that this is of, said again in /reuse: another one of the same name"
+        " has other numbers. Empty without Kubernetes.",
+    )
     api_keys_folder: Path | None = Field(
         None,
         description="Folder whose files hold one accepted API key each, as a mounted Secret does; read again"
@@ -288,71 +290,3 @@ def _what(error: Any) -> str:
     if error["type"] == "missing":
         return "is required"
     return f"{error['msg'].removeprefix('Value error, ')} (got {error['input']!r:.80})"
-
-
-class Answer(BaseModel):
-    """A part of the summary: open, so that an older operator reads a newer router."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
-
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class ReuseCounters(Answer):
-    """Turns and tokens. A follow-up is a turn whose history, or explicit conversation id, was seen before."""
-
-    turns: Count = Field(0, description="Turns served, follow-ups or not.")
-    follow_ups: Count = Field(0, description="Turns that extend an earlier one.")
-    reused_turns: Count = Field(0, description="Follow-ups for which prefill read decode's KV.")
-    prompt_tokens: Count = Field(0, description="Prompt tokens of follow-ups, as prefill reports them.")
-    offered_tokens: Count = Field(0, description="Tokens that decode held for follow-ups.")
-    verified_tokens: Count = Field(0, description="Tokens that prefill's guard found equal.")
-    reused_tokens: Count = Field(0, description="Verified tokens, where they reach the recompute threshold.")
-    recomputed_tokens: Count = Field(0, description="promptTokens - reusedTokens.")
-    decode_only_turns: Count = Field(0, description="Turns that decode computed alone.")
-    failed_transfers: Count = Field(0, description="Prefill legs that failed with a handle.")
-    expired_handles: Count = Field(0, description="Follow-ups that came after the lease.")
-    misses: dict[str, Count] = Field(default_factory=dict, description="Follow-ups without reuse, by reason.")
-    not_eligible: dict[str, Count] = Field(default_factory=dict, description="Turns that cannot reuse, by reason.")
-
-
-class FirstToken(Answer):
-    """Time from a request's arrival to the first byte of its stream."""
-
-    count: Count = Field(0, description="Streams measured.")
-    p50_ms: float = Field(0, ge=0, description="Median, in milliseconds.")
-    p95_ms: float = Field(0, ge=0, description="95th percentile, in milliseconds.")
-
-
-class FirstTokenByArm(Answer):
-    """First-token times of follow-ups within the window, by what happened to them."""
-
-    reused: FirstToken = Field(default_factory=FirstToken, description="Prefill read decode's KV.")
-    recomputed: FirstToken = Field(default_factory=FirstToken, description="Prefill computed everything.")
-    holdout: FirstToken = Field(default_factory=FirstToken, description="Kept from reuse, to compare with.")
-
-
-class EngineSummary(Answer):
-    """An engine as the router sees it."""
-
-    address: str = Field(description="host:port, IPv6 in brackets.")
-    role: Role = Field(description="prefill or decode.")
-    revision: str = Field(description="Revision it exchanges KV with.")
-    probed: bool = Field(False, description="Whether its metrics have been read: they tell bootId and guardActive.")
-    boot_id: str = Field("", description="Changes at every start; empty where the guard's plugin is not loaded.")
-    guard_active: bool = Field(False, description="Whether the guard runs in it; without it nothing is reused.")
-    healthy: bool = Field(description="Whether it answers.")
-    draining: bool = Field(False, description="Terminating: it finishes what it has and gets nothing new.")
-
-
-class ReuseSummary(Answer):
-    """Body of `GET /reuse`. The operator adds up those of all routers."""
-
-    version: int = Field(1, description="Of this format.")
-    since: float = Field(description="Start of the router, in seconds since the epoch; counters start at 0 there.")
-    window_seconds: float = Field(description="Length of the window, in seconds; shorter right after the start.")
-    counters: ReuseCounters = Field(description="Since the start; never falls.")
-    window: ReuseCounters = Field(description="Over the window.")
-    first_token: FirstTokenByArm = Field(description="Over the window.")
-    engines: list[EngineSummary] = Field(default_factory=list, description="Every engine known.")
