@@ -13,9 +13,10 @@ from kvloop.api.v1alpha1 import parse
 from kvloop.cli.main import app
 from kvloop.controller.apply import digest_of
 from kvloop.controller.settings import Settings, plan_config
-from kvloop.kube.errors import KubeError, NotFoundError
+from kvloop.kube.errors import KubeError, NotFoundError, UnavailableError
 from kvloop.kube.kinds import Kind
 from kvloop.kube.session import Session
+from kvloop.kube.transport import Answer
 from kvloop.plan.desired import plan
 
 Body = dict[str, Any]
@@ -30,6 +31,8 @@ class Cluster(Session):
         self.objects: dict[tuple[str, str | None, str], Body] = {}
         self.errors: dict[str, KubeError] = {}
         self.apis: set[str] = set()
+        self.texts: dict[str, str] = {}
+        """Logs by pod and container, and answers by pod and path."""
         for each in objects:
             self.add(each)
 
@@ -61,6 +64,29 @@ class Cluster(Session):
 
     async def serves(self, api_version: str) -> bool:
         return api_version in self.apis
+
+    async def version(self) -> str:
+        return "v1.34.2"
+
+    async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
+        return self._text(f"{pod} {container}" + " before" * previous)
+
+    async def ask(
+        self,
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        return Answer(200, self._text(f"{pod} {port}{path}"))
+
+    def _text(self, key: str) -> str:
+        if key not in self.texts:
+            raise UnavailableError(f"error trying to reach service: {key}", 503)
+        return self.texts[key]
 
     def _check(self, kind: Kind) -> None:
         if error := self.errors.get(kind.kind):

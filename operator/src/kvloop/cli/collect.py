@@ -74,11 +74,12 @@ def _container(deployment: Body) -> Body:
 
 async def children_of(session: Session, namespace: str, name: str) -> list[Body]:
     """All children of a resource, by label; some may be of another owner."""
-    found = await asyncio.gather(*(_listed(session, kind, namespace, name) for kind in CHILDREN))
+    found = await asyncio.gather(*(labelled(session, kind, namespace, name) for kind in CHILDREN))
     return [child for children in found for child in children]
 
 
-async def _listed(session: Session, kind: Kind, namespace: str, name: str) -> list[Body]:
+async def labelled(session: Session, kind: Kind, namespace: str, name: str) -> list[Body]:
+    """Objects of a kind that are a resource's, by label; none of a kind that this cluster does not serve."""
     try:
         return await session.list(kind, namespace, labels=f"{NAME}={name}")
     except NotFoundError:
@@ -89,9 +90,7 @@ async def _listed(session: Session, kind: Kind, namespace: str, name: str) -> li
 
 async def pods_of(session: Session, namespace: str, name: str) -> list[Body]:
     """All pods of a resource, in order of their names."""
-    return sorted(
-        await session.list(POD, namespace, labels=f"{NAME}={name}"), key=lambda each: str(each["metadata"]["name"])
-    )
+    return sorted(await labelled(session, POD, namespace, name), key=lambda each: str(each["metadata"]["name"]))
 
 
 def observed(children: list[Body], pods: list[Body], now: float) -> Observed:

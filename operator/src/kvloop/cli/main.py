@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 COMMANDS: Final = {
     "status": "Show what is true of custom resources: conditions, rollout, reuse, first tokens.",
     "diff": "Show what applying custom resources would change, and which pods would restart.",
+    "bundle": "Gather a support archive, without secrets, keys and prompts.",
     "render": "Print the Kubernetes objects that the operator would make of custom resources.",
     "crd": "Print the CustomResourceDefinition, for `kubectl apply --server-side -f -`.",
     "plugin": "Write the vLLM plugin into a folder, to run engines without Kubernetes.",

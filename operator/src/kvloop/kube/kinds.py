@@ -10,7 +10,7 @@ from kvloop.api.labels import API_VERSION, KIND, PLURAL
 
 @dataclass(frozen=True)
 class Kind:
-    """Where the API server serves a kind. All of ours live in namespaces."""
+    """Where the API server serves a kind. All that the operator touches live in namespaces."""
 
     api_version: str
     kind: str
@@ -39,6 +39,7 @@ CUSTOM_RESOURCE: Final = Kind(API_VERSION, KIND, PLURAL)
 POD: Final = Kind("v1", "Pod", "pods")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 EVENT: Final = Kind("v1", "Event", "events")
+NODE: Final = Kind("v1", "Node", "nodes")
 POD_MONITOR: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", optional=True)
 
 CHILDREN: Final = (
