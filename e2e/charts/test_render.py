@@ -12,12 +12,15 @@ import yaml
 from e2e.charts.generate import CASES, CHARTS, ROOT, files, template
 from e2e.charts.helm import HelmError, helm
 from kvloop.controller.settings import parse
-from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, EVENT, LEASE, POD, Kind
+from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, EVENT, LEASE, NODE, POD, Kind
+from kvloop.plan.config import VALKEY_IMAGE
 
 NAMES: Final = sorted(path.name for path in CASES.iterdir())
 VALUES: Final = yaml.safe_load((CHARTS / "kvloop" / "values.yaml").read_text())
 SCHEMA: Final = json.loads((CHARTS / "kvloop" / "values.schema.json").read_text())
 Body = dict[str, Any]
+LISTS_NODES: Final = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+"""The one right that the operator has only if it serves all namespaces."""
 
 
 def rendered(case: str) -> list[Body]:
@@ -92,6 +95,7 @@ def leaves(values: Body, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
 
 def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
     def declared(schema: Body, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+        schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
         if schema.get("additionalProperties") is not False or "properties" not in schema:
             return {path}
         assert schema["properties"]
@@ -110,7 +114,12 @@ def test_the_case_of_everything_differs_in_every_value() -> None:
         return bool(reduce(lambda values, key: values.get(key, {}), path, everything) not in ({}, default))
 
     same = {path for path, default in leaves(VALUES).items() if not differs(path, default)}
-    assert same == {("image", "tag"), ("router", "image", "digest"), ("watchNamespaces",)}, "in one case or the other"
+    assert same == {
+        ("image", "tag"),
+        ("router", "image", "digest"),
+        ("valkey", "image", "tag"),
+        ("watchNamespaces",),
+    }, "in one case or the other"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +138,8 @@ def test_the_case_of_everything_differs_in_every_value() -> None:
         ("metrics.enabled=true", "enabled"),
         ("metrics.podMonitor.enabled=yes", "enabled"),
         ("networkPolicy.metricsFrom=monitoring", "metricsFrom"),
+        ("scrapeNamespaces=monitoring", "scrapeNamespaces"),
+        ("valkey.enabled=true", "enabled"),
         ("replicas=2", "replicas"),
     ],
 )
@@ -162,6 +173,9 @@ def test_the_operator_understands_its_arguments(case: str) -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"metrics": settings.metrics_port, "liveness": settings.liveness_port}
     assert settings.router_image.startswith(("kvloop/router:", "registry.example/kvloop/router:"))
+    assert settings.scrape_namespace == (("monitoring",) if case == "everything" else ())
+    valkey = settings.valkey_image
+    assert valkey.startswith("registry.example/valkey/valkey@") if case == "everything" else valkey == VALKEY_IMAGE
 
 
 @pytest.mark.parametrize("case", NAMES)
@@ -187,7 +201,8 @@ def roles(case: str) -> list[Body]:
 def test_no_role_has_a_wildcard_or_secrets(case: str) -> None:
     for rule in (rule for role in roles(case) for rule in role["rules"]):
         words = {word for part in ("apiGroups", "resources", "verbs") for word in rule[part]}
-        assert not words & {"*", "secrets", "pods/exec", "nodes", "escalate", "bind", "impersonate"}, rule
+        assert not words & {"*", "secrets", "pods/exec", "escalate", "bind", "impersonate"}, rule
+        assert "nodes" not in words or rule == LISTS_NODES
 
 
 def test_namespaced_it_has_no_right_beyond_its_namespaces() -> None:
@@ -200,7 +215,8 @@ def test_namespaced_it_has_no_right_beyond_its_namespaces() -> None:
     ]
     assert sorted(bound) == [("chat", "kvloop-system"), ("search", "kvloop-system")]
     (rules,) = {json.dumps(role["rules"]) for role in roles("namespaced")}
-    assert json.loads(rules) == one_role("default")["rules"], "as cluster-wide, but in fewer places"
+    everywhere = [rule for rule in one_role("default")["rules"] if rule != LISTS_NODES]
+    assert json.loads(rules) == everywhere, "as cluster-wide, but in fewer places"
 
 
 def one_role(case: str) -> Body:
@@ -221,6 +237,7 @@ def test_the_role_gives_for_each_kind_what_the_operator_does_with_it() -> None:
     assert verbs(CUSTOM_RESOURCE) == {"get", "list", "watch"}
     assert verbs(POD) == {"get", "list", "watch", "delete"}
     assert verbs(EVENT) == {"create", "list"}
+    assert verbs(NODE) == {"list"}
     assert verbs(LEASE) == {"get", "list", "watch", "patch", "create"}
     assert granted == {
         ("kvloop.io", "disaggregatedinferences/status"): {"patch"},

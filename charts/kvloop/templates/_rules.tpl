@@ -39,6 +39,12 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
+{{- if not .Values.watchNamespaces }}
+# Nodes: to say which devices they lack when a pod waits for one. They are in no namespace.
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
+{{- end }}
 # Nobody may grant what he does not have: this is the whole of the routers' Role.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]

@@ -61,6 +61,23 @@ def pod(name: str, component: str = "prefill", version: int = 1, **status: Any) 
     }
 
 
+def node(name: str, zone: str = "us-east-1a", *, ready: bool = True, **allocatable: str) -> Body:
+    """A node of type p5en.48xlarge with `gpu` and `efa` devices."""
+    labels = {"topology.kubernetes.io/zone": zone, "node.kubernetes.io/instance-type": "p5en.48xlarge"}
+    devices = {"gpu": "nvidia.com/gpu", "efa": "vpc.amazonaws.com/efa"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+        "spec": {},
+        "status": {
+            "allocatable": {"cpu": "192", "memory": "1Ti"}
+            | {devices[key]: count for key, count in allocatable.items()},
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+
+
 def fields(value: Any) -> Any:
     """What server-side apply would record as owned: the names."""
     return {f"f:{key}": fields(inner) for key, inner in value.items()} if isinstance(value, dict) else {}
@@ -162,6 +179,14 @@ class MemoryKube:
         for (of, _), body in list(self.objects.items()):
             if of == kind:
                 yield body["metadata"]
+
+    async def nodes(self, selector: str) -> AsyncIterator[Body]:
+        self._call("list", "Node", selector)
+        if error := self.errors.get(("Node", "")):
+            raise error
+        for (kind, _), body in list(self.objects.items()):
+            if kind == "Node":
+                yield body
 
     async def warnings(self, namespace: str, uid: str) -> list[Body]:
         self._call("warnings", "Event", uid)

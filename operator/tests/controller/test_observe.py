@@ -8,9 +8,9 @@ import pytest
 from kvloop.api.labels import APPLIED_HASH, REVISION, TEMPLATE_HASH
 from kvloop.controller import observe
 from kvloop.controller.observe import Warned
-from kvloop.plan.observed import Missing, Workload
+from kvloop.plan.observed import Missing, NodeKind, Workload
 
-from .doubles import owned, pod
+from .doubles import node, owned, pod
 
 
 def managed(*entries: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +133,29 @@ def test_a_pod_that_serves() -> None:
 )
 def test_the_kubelets_words_for_what_is_missing(message: str, expected: Missing | None) -> None:
     assert observe.missing([message]) == (frozenset({expected}) if expected else frozenset())
+
+
+def test_nodes_that_are_alike_stand_together() -> None:
+    bodies = [
+        node("a", gpu="8", efa="16"),
+        node("b", gpu="8", efa="16"),
+        node("c", gpu="8", efa="15"),
+        node("d", zone="us-east-1b", gpu="8", efa="16"),
+    ]
+    offers = [offer for body in bodies if (offer := observe.offer(body))]
+    whole = {"nvidia.com/gpu": 8, "vpc.amazonaws.com/efa": 16}
+    assert observe.node_kinds(offers) == (
+        NodeKind("us-east-1a", "p5en.48xlarge", 1, whole | {"vpc.amazonaws.com/efa": 15}),
+        NodeKind("us-east-1a", "p5en.48xlarge", 2, whole),
+        NodeKind("us-east-1b", "p5en.48xlarge", 1, whole),
+    )
+
+
+def test_nodes_that_take_no_pods_offer_nothing() -> None:
+    assert observe.offer(node("a", ready=False, gpu="8")) is None
+    assert observe.offer(node("a", gpu="8") | {"spec": {"unschedulable": True}}) is None
+    bare = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    assert observe.offer(bare) == ("", "", ())
 
 
 def test_owned_fields_change_with_what_is_taken_from_us_alone() -> None:

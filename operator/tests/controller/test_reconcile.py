@@ -11,6 +11,7 @@ from kvloop.controller.apply import Applier
 from kvloop.controller.cache import Cache, Key
 from kvloop.controller.events import Poster
 from kvloop.controller.metrics import Metrics
+from kvloop.controller.nodes import Nodes
 from kvloop.controller.queue import Backoff, WorkQueue
 from kvloop.controller.reconcile import Reconciler
 from kvloop.controller.scrape import Scraper
@@ -18,7 +19,7 @@ from kvloop.controller.warnings import Warnings
 from kvloop.kube.errors import ForbiddenError, InvalidError, UnavailableError
 from kvloop.plan.config import PlanConfig
 
-from .doubles import KEY, OWNER, Body, Clock, MemoryKube, pod
+from .doubles import KEY, OWNER, Body, Clock, MemoryKube, node, pod
 
 SPEC = {
     "model": {"name": "sim", "source": {"path": "/models/sim"}, "maxLength": 8192},
@@ -46,6 +47,7 @@ class Bench:
             poster=Poster(kube, clock),
             scraper=Scraper(self.cache, self._fetch, self.queue.add, self.metrics.scraped),
             warnings=Warnings(kube, self.cache, clock),
+            nodes=Nodes(kube, readable=True, clock=clock),
             metrics=self.metrics,
             config=PlanConfig(router_image="router:1", plugin_files={"kvloop/__init__.py": ""}),
             clock=clock,
@@ -205,6 +207,22 @@ async def test_pods_in_the_way_of_a_rollout_are_deleted_once(bench: Bench) -> No
     bench.cache.see(workload | {"status": {"replicas": 1, "currentRevision": "other", "observedGeneration": 1}})
     assert (await bench.writes()).count("delete Pod") == 1
     assert (await bench.writes()).count("delete Pod") == 0
+
+
+async def test_nodes_are_asked_when_an_engine_finds_none(bench: Bench) -> None:
+    bench.see(spec={"prefill": {"replicas": 1, "gpus": 8}})
+    bench.kube.objects["Node", "a"] = node("a", gpu="4")
+    await bench.reconciler(KEY)
+    assert ("list", "Node", "") not in bench.kube.calls
+    scheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient x."}
+    workload = bench.kube.objects["StatefulSet", "chat-prefill"]["spec"]["template"]["metadata"]
+    body = pod("chat-prefill-0", phase="Pending", conditions=[scheduled])
+    body["metadata"] |= {"annotations": workload["annotations"], "labels": workload["labels"]}
+    bench.cache.see(body)
+    await bench.reconciler(KEY)
+    assert bench.condition("Ready")["reason"] == "InsufficientCapacity"
+    assert "no node has more than 4" in bench.condition("Ready")["message"]
+    assert bench.kube.calls.count(("list", "Node", "")) == 1
 
 
 async def test_numbers_that_come_too_early_are_written_when_they_are_due(bench: Bench, clock: Clock) -> None:

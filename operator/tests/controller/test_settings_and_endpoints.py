@@ -29,6 +29,11 @@ def test_namespaces(arguments: list[str], environment: dict[str, str]) -> None:
     assert settings.canary_namespace == "a", "the operator's own is not watched"
 
 
+def test_prometheus_namespaces() -> None:
+    assert parse(["--scrape-namespace=a"], {"KVLOOP_SCRAPE_NAMESPACE": "b,c"}).scrape_namespace == ("a",)
+    assert parse([], {"KVLOOP_SCRAPE_NAMESPACE": "b,c"}).scrape_namespace == ("b", "c")
+
+
 def test_the_lease_is_in_the_operators_own_namespace_if_all_are_served() -> None:
     assert parse([], {"POD_NAMESPACE": "ops"}).canary_namespace == "ops"
 

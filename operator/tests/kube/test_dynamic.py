@@ -105,6 +105,14 @@ async def test_metadata_comes_page_by_page_even_if_the_last_is_empty(kube: Dynam
     assert first[4]["Accept"].startswith("application/json;as=PartialObjectMetadataList")
 
 
+async def test_nodes_come_whole_and_a_few_at_a_time(kube: DynamicKube, server: Server) -> None:
+    server.answers = [web.json_response({"metadata": {}, "items": [{"status": {}}]})]
+    assert [each async for each in kube.nodes("a=b")] == [{"status": {}}]
+    ((_, path, query, _, headers),) = server.requests
+    assert (path, query) == ("/api/v1/nodes", {"labelSelector": "a=b", "limit": "50"})
+    assert "PartialObjectMetadata" not in headers["Accept"]
+
+
 async def test_warnings_are_of_one_object(kube: DynamicKube, server: Server) -> None:
     server.answers = [web.json_response({"metadata": {}, "items": None})]
     assert await kube.warnings("team", "uid-7") == []

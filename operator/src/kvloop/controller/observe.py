@@ -3,13 +3,15 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from kvloop.api.labels import APP_COMPONENT, APPLIED_HASH, FIELD_MANAGER, REVISION, TEMPLATE_HASH
-from kvloop.plan.observed import Child, ChildRef, Container, Missing, Pod, Workload
+from kvloop.plan.observed import Child, ChildRef, Container, Missing, NodeKind, Pod, Workload
+from kvloop.plan.placement import INSTANCE_TYPE, ZONE
 
 Body = Mapping[str, Any]
 
@@ -19,6 +21,14 @@ class Warned(NamedTuple):
 
     reason: str
     message: str
+
+
+class Offer(NamedTuple):
+    """A node's zone and type, and its extended resources by name: how many it has allocatable."""
+
+    zone: str
+    instance_type: str
+    extended: tuple[tuple[str, int], ...]
 
 
 _MISSING_OBJECT = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found')
@@ -105,6 +115,28 @@ def _container(status: Body) -> Container:
         terminated=terminated.get("reason", ""),
         exit_code=terminated.get("exitCode"),
     )
+
+
+def offer(body: Body) -> Offer | None:
+    """What a node has to give; None if it takes no pods now."""
+    if not _takes_pods(body):
+        return None
+    labels = body["metadata"].get("labels") or {}
+    has = (body.get("status") or {}).get("allocatable") or {}
+    extended = ((name, int(count)) for name, count in has.items() if "/" in name and count.isdecimal())
+    return Offer(labels.get(ZONE, ""), labels.get(INSTANCE_TYPE, ""), tuple(sorted(extended)))
+
+
+def node_kinds(offers: Iterable[Offer]) -> tuple[NodeKind, ...]:
+    """Nodes that are alike together."""
+    counts = Counter(offers)
+    return tuple(NodeKind(each.zone, each.instance_type, counts[each], dict(each.extended)) for each in sorted(counts))
+
+
+def _takes_pods(body: Body) -> bool:
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and not (body.get("spec") or {}).get("unschedulable")
 
 
 def missing(messages: Iterable[str]) -> frozenset[Missing]:

@@ -15,6 +15,7 @@ from kvloop.controller.canary import Canary
 from kvloop.controller.endpoints import Endpoints
 from kvloop.controller.events import Poster
 from kvloop.controller.metrics import Metrics
+from kvloop.controller.nodes import Nodes
 from kvloop.controller.queue import Backoff, WorkQueue
 from kvloop.controller.reconcile import Reconciler
 from kvloop.controller.scrape import Scraper, fetcher
@@ -153,6 +154,7 @@ class Operator:
             poster=Poster(self._kube),
             scraper=self._scraper,
             warnings=Warnings(self._kube, self.cache),
+            nodes=Nodes(self._kube, readable=not self._settings.namespace),
             metrics=self._metrics,
             config=plan_config(self._settings, pod_monitors=POD_MONITOR in self.children),
         )

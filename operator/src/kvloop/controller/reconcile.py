@@ -15,6 +15,7 @@ from kvloop.controller.apply import Applier, Outcome
 from kvloop.controller.cache import Cache, Key, ResourceEntry
 from kvloop.controller.events import Poster
 from kvloop.controller.metrics import Metrics
+from kvloop.controller.nodes import Nodes
 from kvloop.controller.queue import WorkQueue
 from kvloop.controller.scrape import Scraper
 from kvloop.controller.settings import UNREADY_RECHECK_SECONDS, WARNINGS_AFTER_SECONDS
@@ -25,7 +26,7 @@ from kvloop.plan import reuse
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.desired import Desired, plan
 from kvloop.plan.events import transitions
-from kvloop.plan.observed import ApplyFailure, Observed
+from kvloop.plan.observed import ApplyFailure, NodeKind, Observed
 from kvloop.plan.status import status
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Reconciler:
     poster: Poster
     scraper: Scraper
     warnings: Warnings
+    nodes: Nodes
     metrics: Metrics
     config: PlanConfig
     clock: Callable[[], float] = time.time
@@ -91,7 +93,9 @@ class Reconciler:
             self.queue.add_after(key, outcome.recheck)
         return not outcome.retry
 
-    def _observe(self, key: Key, failures: tuple[ApplyFailure, ...] = ()) -> Observed:
+    def _observe(
+        self, key: Key, failures: tuple[ApplyFailure, ...] = (), capacity: tuple[NodeKind, ...] | None = None
+    ) -> Observed:
         pods = tuple(entry.pod for entry in self.cache.pods(key))
         warnings = self.warnings.about(key)
         waiting = (container.message for pod in pods for container in pod.containers if container.message)
@@ -104,6 +108,7 @@ class Reconciler:
             },
             pods=pods,
             missing=observe.missing((*waiting, *mounts)),
+            capacity=capacity,
             reuse=self.scraper.summary(key),
             apply_failures=failures,
         )
@@ -125,7 +130,9 @@ class Reconciler:
     ) -> None:
         """Write the status if it differs from what is there, and post what changed."""
         previous = entry.to_status()
-        observed = self._observe(key, tuple(outcome.failures))
+        words = {entry.pod.unschedulable for entry in self.cache.pods(key) if entry.pod.is_engine} - {""}
+        capacity = await self.nodes.kinds(desired.node_selector, " ".join(sorted(words))) if words else None
+        observed = self._observe(key, tuple(outcome.failures), capacity)
         wanted = self._declared(status(cr, observed, desired, previous))
         before, after = Status.model_validate(previous), Status.model_validate(wanted)
         if observed.reuse and not reuse.is_due(before, observed.now):

@@ -9,7 +9,7 @@ from typing import Any
 
 import kvloop
 from kvloop.engine import bundle
-from kvloop.plan.config import ApiAvailable, PlanConfig
+from kvloop.plan.config import VALKEY_IMAGE, ApiAvailable, PlanConfig
 
 _PREFIX = "KVLOOP_"
 
@@ -25,6 +25,10 @@ class Settings:
     namespace: tuple[str, ...] = _setting((), "namespace to serve; may be repeated; all namespaces if left out")
     router_image: str = _setting(
         f"kvloop/router:{kvloop.__version__}", "image of the router where a resource names none"
+    )
+    valkey_image: str = _setting(VALKEY_IMAGE, "image of the Valkey of resources with router.store.valkey.managed")
+    scrape_namespace: tuple[str, ...] = _setting(
+        (), "namespace of Prometheus, which may then read engines and routers; may be repeated; no other may"
     )
     cluster_domain: str = _setting("cluster.local", "DNS domain of the cluster")
     metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one", least=0)
@@ -66,6 +70,8 @@ def plan_config(settings: Settings, *, pod_monitors: bool) -> PlanConfig:
     """What the planner is told; `pod_monitors` is whether the cluster serves that kind."""
     return PlanConfig(
         router_image=settings.router_image,
+        valkey_image=settings.valkey_image,
+        scrape_namespaces=settings.scrape_namespace,
         plugin_files=bundle.files(),
         cluster_domain=settings.cluster_domain,
         api_available=ApiAvailable(pod_monitor=pod_monitors),
@@ -83,6 +89,8 @@ WARNINGS_AFTER_SECONDS = 10.0
 """How long a pod may be mute, or a StatefulSet lack pods, before the events about it are read; few are so long."""
 WARNINGS_EVERY_SECONDS = 60.0
 """Time between two reads of the events about one object; `WARNINGS_AFTER_SECONDS` in the first minute of silence."""
+NODES_SECONDS = 5.0
+"""How long a list of nodes is believed by those about whom the scheduler has the same words."""
 REJECTION_SECONDS = 600.0
 """The API server's final no to an object is believed for this long; what made it say so, as a policy, may change."""
 NAME_CONFLICT_RECHECK_SECONDS = 30.0
@@ -123,17 +131,18 @@ def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str]
         least = setting.metadata.get("least")
         if least is not None and values[setting.name] < least:
             parser.error(f"{_flag(setting)} must be at least {least:g}")
-    return Settings(**values | {"namespace": tuple(values["namespace"])})
+    repeated = {setting.name: tuple(values[setting.name]) for setting in fields(Settings) if _repeats(setting)}
+    return Settings(**values | repeated)
 
 
 def _add(parser: argparse.ArgumentParser, setting: Any) -> None:
     options: dict[str, Any] = {"type": setting.type, "choices": setting.metadata.get("choices")}
-    if setting.name == "namespace":
+    if _repeats(setting):
         options = {"action": "append"}
     parser.add_argument(
         _flag(setting),
-        default=list(setting.default) if isinstance(setting.default, tuple) else setting.default,
-        help=f"{setting.metadata['help']} (default: {setting.default or 'all'}) [{_variable(setting)}]",
+        default=list(setting.default) if _repeats(setting) else setting.default,
+        help=f"{setting.metadata['help']} (default: {setting.default or 'none'}) [{_variable(setting)}]",
         **options,
     )
 
@@ -149,8 +158,12 @@ def _from(environment: Mapping[str, str], given: Sequence[str]) -> list[str]:
 
 
 def _values(setting: Any, text: str) -> list[str]:
-    parts = text.split(",") if setting.name == "namespace" else [text]
+    parts = text.split(",") if _repeats(setting) else [text]
     return [part for part in parts if part]
+
+
+def _repeats(setting: Any) -> bool:
+    return isinstance(setting.default, tuple)
 
 
 def _flag(setting: Any) -> str:

@@ -34,6 +34,9 @@ class KubeClient(Protocol):
     def metadata(self, kind: str, namespace: str | None, selector: str) -> AsyncIterator[Body]:
         """The metadata of all objects with these labels, page by page; in all namespaces if `namespace` is None."""
 
+    def nodes(self, selector: str) -> AsyncIterator[Body]:
+        """All nodes with these labels, page by page."""
+
     async def warnings(self, namespace: str, uid: str) -> list[Body]:
         """Events of type Warning about the object with that uid."""
 

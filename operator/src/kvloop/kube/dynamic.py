@@ -10,7 +10,7 @@ import kvloop
 from kvloop.api.labels import FIELD_MANAGER
 from kvloop.kube.client import Body
 from kvloop.kube.errors import NotFoundError, UnavailableError
-from kvloop.kube.kinds import EVENT, KINDS, Kind
+from kvloop.kube.kinds import EVENT, KINDS, NODE, Kind
 from kvloop.kube.transport import Observer, Timing, Transport
 
 APPLY: Final = "application/apply-patch+yaml"
@@ -20,6 +20,9 @@ NEVER_CURRENT: Final = "1"
 then) and conflicts with any existing one: so nothing of somebody else's is taken over, and no read is needed first."""
 
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+NODES_PAGE: Final = 50
+"""Nodes are listed whole, of which each has some 15 KB: most of it names of images."""
 
 
 class DynamicKube:
@@ -70,22 +73,14 @@ class DynamicKube:
 
     async def metadata(self, kind: str, namespace: str | None, selector: str) -> AsyncIterator[Body]:
         """See `KubeClient`."""
-        token = None
-        while True:
-            page = await self._transport.json(
-                "list",
-                KINDS[kind],
-                KINDS[kind].path(namespace),
-                label_selector=selector or None,
-                limit=self._transport.timing.page_size,
-                _continue=token,
-                header_params={"Accept": METADATA_LIST},
-            )
-            for item in page["items"] or ():  # null, not [], when the last page is empty
-                yield item["metadata"]
-            token = page["metadata"].get("continue")
-            if not token:
-                return
+        accept = {"header_params": {"Accept": METADATA_LIST}}
+        async for item in self._items(kind, namespace, selector, self._transport.timing.page_size, **accept):
+            yield item["metadata"]
+
+    async def nodes(self, selector: str) -> AsyncIterator[Body]:
+        """See `KubeClient`."""
+        async for item in self._items(NODE.kind, None, selector, NODES_PAGE):
+            yield item
 
     async def warnings(self, namespace: str, uid: str) -> list[Body]:
         """See `KubeClient`."""
@@ -101,6 +96,20 @@ class DynamicKube:
         except NotFoundError:
             return False
         return True
+
+    async def _items(
+        self, kind: str, namespace: str | None, selector: str, page_size: int, **options: Any
+    ) -> AsyncIterator[Body]:
+        """The items of a list, one page in memory at a time."""
+        path, token = KINDS[kind].path(namespace), None
+        chosen = options | {"label_selector": selector or None, "limit": page_size}
+        while True:
+            page = await self._transport.json("list", KINDS[kind], path, **chosen, _continue=token)
+            for item in page["items"] or ():  # null, not [], when the last page is empty
+                yield item
+            token = page["metadata"].get("continue")
+            if not token:
+                return
 
     async def _apply(self, body: Body, subresource: str | None) -> Body:
         kind, meta = KINDS[body["kind"]], body["metadata"]

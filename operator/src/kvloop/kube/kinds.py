@@ -10,7 +10,7 @@ from kvloop.api.labels import API_VERSION, KIND, PLURAL
 
 @dataclass(frozen=True)
 class Kind:
-    """Where the API server serves a kind. All that the operator touches live in namespaces."""
+    """Where the API server serves a kind. All that the operator writes live in namespaces."""
 
     api_version: str
     kind: str
@@ -58,6 +58,6 @@ CHILDREN: Final = (
 """Kinds that a custom resource may own, and that are therefore watched."""
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {kind.kind: kind for kind in (CUSTOM_RESOURCE, POD, LEASE, EVENT, *CHILDREN)}
+    {kind.kind: kind for kind in (CUSTOM_RESOURCE, POD, LEASE, EVENT, NODE, *CHILDREN)}
 )
 """By the `kind` of an object."""

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+VALKEY_IMAGE: Final = "docker.io/valkey/valkey:8.1-alpine"
 
 
 @dataclass(frozen=True)
@@ -26,4 +29,4 @@ class PlanConfig:
     api_available: ApiAvailable = ApiAvailable()
     operator_namespace: str = "kvloop-system"
     scrape_namespaces: tuple[str, ...] = ()
-    valkey_image: str = "docker.io/valkey/valkey:8.1-alpine"
+    valkey_image: str = VALKEY_IMAGE

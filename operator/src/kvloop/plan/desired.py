@@ -1,5 +1,6 @@
 """The plan: from a custom resource and what is there to the children that should be there. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from kvloop.plan import (
     config_maps,
     names,
     network_policy,
+    placement,
     pod_disruption_budget,
     pod_monitor,
     rbac,
@@ -32,7 +34,7 @@ class Desired:
     """Children in the order in which to apply them, and what was decided on the way.
 
     `rollout` is the step of the rollout that the children take, `delete_pods` the names of the pods in its way, `url`
-    where clients inside the cluster reach the router.
+    where clients inside the cluster reach the router, `node_selector` the labels of nodes that engines may run on.
     """
 
     children: tuple[dict[str, Any], ...]
@@ -41,6 +43,7 @@ class Desired:
     rollout: Rollout
     delete_pods: tuple[str, ...]
     url: str
+    node_selector: Mapping[str, str]
 
 
 def plan(cr: DisaggregatedInference, observed: Observed | None, config: PlanConfig) -> Desired:
@@ -60,6 +63,7 @@ def plan(cr: DisaggregatedInference, observed: Observed | None, config: PlanConf
         rollout=rollout,
         delete_pods=() if deleting else tuple(names.pod(scope.name, *place) for place in rollout.delete),
         url=_url(scope),
+        node_selector=placement.node_selector(scope) or {},
     )
 
 

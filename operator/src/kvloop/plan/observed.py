@@ -126,7 +126,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes that are alike: how many, and the extended resources that the best of them has allocatable in all."""
+    """Nodes that are alike: how many, and the extended resources that each has allocatable, used or not."""
 
     zone: str
     instance_type: str
@@ -148,7 +148,8 @@ class ApplyFailure:
 class Observed:
     """Everything that is known of one custom resource at the time `now`.
 
-    `capacity` is None where the operator may not read nodes. `reuse` is the sum over all routers, None when none
+    `capacity` are the ready nodes with the labels of `placement.node_selector`; None where the operator may not read
+    nodes, or had no reason to. `reuse` is the sum over all routers, None when none
     answered.
     """
 

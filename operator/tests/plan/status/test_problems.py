@@ -446,12 +446,28 @@ def test_one_efa_device_is_missing(healthy: Build) -> None:
     assert said.endswith("or set transfer.efa.devicesPerPod: 15.")
 
 
-@pytest.mark.parametrize("kinds", [(), (nodes(gpu=8, efa=16),), (NodeKind("us-east-1a", "m5.large", 3),)])
+@pytest.mark.parametrize("kinds", [(), (nodes(gpu=8, efa=16),)])
 def test_efa_devices_are_taken(healthy: Build, kinds: tuple[NodeKind, ...]) -> None:
-    """Whether or not nodes can be read; nodes of another type say nothing about those to come."""
+    """Whether or not nodes can be read."""
     reason, _, said = unscheduled(on_efa(healthy, *kinds), SHORT.format(EFA))
     assert reason == Reason.EFA_UNAVAILABLE
     assert "waits for a node with 16 EFA devices free: 0/6 nodes are available" in said
+
+
+def test_some_nodes_have_fewer_efa_devices(healthy: Build) -> None:
+    said = unscheduled(on_efa(healthy, nodes(gpu=8, efa=16), nodes(gpu=8, efa=15)), SHORT.format(EFA))[2]
+    assert "3 of 6 nodes have fewer than 16 to give, used or not. Add such nodes" in said
+
+
+def test_there_is_no_node_of_the_type(healthy: Build) -> None:
+    world = on_efa(healthy)
+    world.facts["capacity"] = ()
+    reason, _, said = unscheduled(world, "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity.")
+    assert reason == Reason.INSUFFICIENT_CAPACITY
+    assert "No ready node has the labels node.kubernetes.io/instance-type=p5en.48xlarge. Add nodes" in said
+    world = healthy()
+    world.facts["capacity"] = ()
+    assert "There is no ready node." in unscheduled(world, SHORT.format("cpu"))[2]
 
 
 def test_enough_efa_but_no_gpus(healthy: Build) -> None:
@@ -474,7 +490,27 @@ def test_zones_split(healthy: Build) -> None:
     reason, stalled, said = unscheduled(healthy(), APART)
     assert (reason, stalled) == (Reason.ZONES_SPLIT, False)
     assert "Set placement.zone to one that has room for all engines" in said
+    assert "large enough" not in said
     assert unscheduled(healthy(placement={"sameZone": "Preferred"}), APART)[0] == Reason.INSUFFICIENT_CAPACITY
+
+
+def test_zones_split_although_some_devices_are_taken(healthy: Build) -> None:
+    """The node that fails only the affinity has all that is asked for."""
+    world = on_efa(healthy, nodes(gpu=8, efa=16))
+    assert unscheduled(world, APART.replace("affinity", f"affinity, 3 Insufficient {EFA}"))[0] == Reason.EFA_UNAVAILABLE
+    assert unscheduled(world, f"{APART[:-1]}, 3 Insufficient {EFA}.")[0] == Reason.ZONES_SPLIT
+
+
+def test_zones_split_tells_where_nodes_are_that_are_large_enough(healthy: Build) -> None:
+    world = healthy(prefill={"replicas": 2, "gpus": 8})
+    world.facts["capacity"] = (
+        nodes(gpu=8),
+        replace(nodes(gpu=8), zone="us-east-1b", nodes=1),
+        replace(nodes(gpu=4), zone="us-east-1c"),
+        replace(nodes(gpu=8), zone=""),
+    )
+    said = unscheduled(world, APART)[2]
+    assert "Nodes that are large enough, used or not: 3 in us-east-1a, 1 in us-east-1b. Set placement.zone" in said
 
 
 VOLUMES = {

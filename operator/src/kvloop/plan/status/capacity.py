@@ -5,13 +5,16 @@ resources, so that a node that only fails this one has room: https://kubernetes.
 """
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
-from kvloop.api.labels import Reason, Role
+from kvloop.api.labels import ENGINE_CONTAINER, Reason, Role
 from kvloop.api.v1alpha1.placement import SameZone
 from kvloop.api.v1alpha1.pod import EFA_RESOURCE
 from kvloop.api.v1alpha1.transfer import EFAMechanism
-from kvloop.plan.observed import Pod
+from kvloop.plan import names
+from kvloop.plan.observed import ChildRef, Pod
 from kvloop.plan.status.problem import Problem, brief
 from kvloop.plan.status.view import View
 
@@ -27,7 +30,7 @@ def unschedulable(view: View) -> Problem | None:
     pod = next((pod for pod in view.waiting_for if pod.unschedulable), None)
     if pod is None:
         return None
-    of_engine = _no_efa(view, pod) or _zones_split(view, pod) if pod.is_engine else None
+    of_engine = _zones_split(view, pod) or _no_efa(view, pod) if pod.is_engine else None
     return _no_volume(pod) or of_engine or _no_room(view, pod)
 
 
@@ -40,11 +43,8 @@ def _no_volume(pod: Pod) -> Problem | None:
 
 
 def _no_efa(view: View, pod: Pod) -> Problem | None:
-    asked, best = view.desired.resolved.efa_devices_per_pod.get(pod.component, 0), _best(view, EFA_RESOURCE)
-    if not asked:
-        return None
-    by_claim = view.cr.spec.transfer.efa.mechanism is EFAMechanism.DRA
-    message = _no_claim(pod) if by_claim else _no_device(pod, asked, asked if best is None else best)
+    efa = view.cr.spec.transfer.efa
+    message = _no_claim(pod) if efa.mechanism is EFAMechanism.DRA else _no_device(view, pod)
     return Problem(Reason.EFA_UNAVAILABLE, message) if message else None
 
 
@@ -57,9 +57,11 @@ def _no_claim(pod: Pod) -> str:
     )
 
 
-def _no_device(pod: Pod, asked: int, best: int) -> str:
+def _no_device(view: View, pod: Pod) -> str:
+    asked, offered = _devices(view, pod).get(EFA_RESOURCE, 0), _offered(view, EFA_RESOURCE)
     waits = f"{pod.name} waits for a node with {asked} EFA devices"
-    if best == 0:
+    best = max(offered, default=asked)
+    if not best and asked:
         return (
             f"{waits}, but no node has {EFA_RESOURCE} to give. Use nodes of a type with EFA and an EFA interface, and"
             " install the EFA device plugin on them; or set transfer.fabric: UCX."
@@ -69,9 +71,11 @@ def _no_device(pod: Pod, asked: int, best: int) -> str:
             f"{waits}, but none has more than {best} to give. See with kubectl describe node why some are missing, or"
             f" set transfer.efa.devicesPerPod: {best}."
         )
-    if f"Insufficient {EFA_RESOURCE}" not in pod.unschedulable:
+    if not asked or f"Insufficient {EFA_RESOURCE}" not in pod.unschedulable:
         return ""
-    return f"{waits} free: {brief(pod.unschedulable)}. Add such nodes, or lower transfer.efa.devicesPerPod."
+    fewer = sum(count for has, count in offered.items() if has < asked)
+    short = f" {fewer} of {offered.total()} nodes have fewer than {asked} to give, used or not." if fewer else ""
+    return f"{waits} free: {_words(pod)}.{short} Add such nodes, or lower transfer.efa.devicesPerPod."
 
 
 def _zones_split(view: View, pod: Pod) -> Problem | None:
@@ -80,38 +84,61 @@ def _zones_split(view: View, pod: Pod) -> Problem | None:
     return Problem(
         Reason.ZONES_SPLIT,
         f"{_said(pod)}. There are free nodes, but not in the zone of the other engines, and EFA cannot leave a zone."
-        " Set placement.zone to one that has room for all engines; with fabric UCX, placement.sameZone: Preferred.",
+        f"{_large_enough(view, pod)} Set placement.zone to one that has room for all engines; with fabric UCX,"
+        " placement.sameZone: Preferred.",
     )
 
 
+def _large_enough(view: View, pod: Pod) -> str:
+    """How many nodes there are in each zone on which the pod would fit if nothing else ran there."""
+    devices, zones = _devices(view, pod), Counter[str]()
+    for kind in view.observed.capacity or ():
+        if all(kind.allocatable.get(name, 0) >= count for name, count in devices.items()):
+            zones[kind.zone] += kind.nodes
+    counts = ", ".join(f"{count} in {zone}" for zone, count in sorted(zones.items()) if zone)
+    return f" Nodes that are large enough, used or not: {counts}." if counts else ""
+
+
 def _no_room(view: View, pod: Pod) -> Problem:
-    known = _most_accelerators(view, Role(pod.component)) if pod.is_engine else ""
+    known = _lacking(view, pod) if pod.is_engine else ""
     return Problem(
         Reason.INSUFFICIENT_CAPACITY,
         f"{_said(pod)}.{known} Add nodes that fit, correct spec.placement, or ask for less.",
     )
 
 
-def _most_accelerators(view: View, role: Role) -> str:
-    resource = view.fleets[role].spec.gpu_resource
-    best, asked = _best(view, resource), view.desired.resolved.gpus_per_pod.get(role, 0)
-    return (
-        f" It asks for {asked} {resource}; no node has more than {best}." if best is not None and best < asked else ""
-    )
+def _lacking(view: View, pod: Pod) -> str:
+    """What no node has, used or not."""
+    if view.observed.capacity == ():
+        labels = ", ".join(f"{name}={value}" for name, value in view.desired.node_selector.items())
+        return f" No ready node has the labels {labels}." if labels else " There is no ready node."
+    for resource, asked in _devices(view, pod).items():
+        best = max(_offered(view, resource), default=asked)
+        if best < asked:
+            return f" It asks for {asked} {resource}; no node has more than {best}."
+    return ""
 
 
-def _best(view: View, resource: str) -> int | None:
-    """Most of a resource that a single node has to give, used or not; None if that is unknown."""
-    placement = view.cr.spec.placement
-    return max(
-        (
-            kind.allocatable.get(resource, 0)
-            for kind in view.observed.capacity or ()
-            if placement.instance_type in {None, kind.instance_type} and placement.zone in {None, kind.zone}
-        ),
-        default=None,
-    )
+def _devices(view: View, pod: Pod) -> Mapping[str, int]:
+    """Devices of device plugins that an engine asks for, by resource."""
+    workload = view.children[ChildRef("StatefulSet", names.role(view.name, Role(pod.component)))]
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    (engine,) = (each for each in containers if each["name"] == ENGINE_CONTAINER)
+    limits = engine.get("resources", {}).get("limits", {})
+    return {name: int(count) for name, count in limits.items() if "/" in name and str(count).isdecimal()}
+
+
+def _offered(view: View, resource: str) -> Counter[int]:
+    """How many nodes have how much of a resource to give, used or not; empty if that is unknown."""
+    offered = Counter[int]()
+    for kind in view.observed.capacity or ():
+        offered[kind.allocatable.get(resource, 0)] += kind.nodes
+    return offered
 
 
 def _said(pod: Pod) -> str:
-    return f"{pod.name} cannot be scheduled: {brief(_PREEMPTION.split(pod.unschedulable)[0])}"
+    return f"{pod.name} cannot be scheduled: {_words(pod)}"
+
+
+def _words(pod: Pod) -> str:
+    return brief(_PREEMPTION.split(pod.unschedulable)[0])
