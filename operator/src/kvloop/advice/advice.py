@@ -1,7 +1,7 @@
 """What advice says."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -53,3 +53,13 @@ class Advice:
     """Between these, with 95 percent confidence, fetching begins to pay; None: unknown, or it never does."""
     saved_seconds: float | None = None
     """Prefill time that a reused follow-up saves, in seconds; None: unknown."""
+
+
+_NOTHING: Final = "Nothing was advised before."
+UNKNOWN: Final = Advice(
+    Recommendation(None, _NOTHING),
+    Recommendation(None, _NOTHING),
+    Recommendation(None, _NOTHING),
+    Recommendation(None, _NOTHING),
+)
+"""What was advised before the first time."""

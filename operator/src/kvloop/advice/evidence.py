@@ -36,11 +36,9 @@ class Evidence:
 
     gaps: Counts = field(default_factory=dict)
     """Seconds from decode's last byte to the arrival of the next turn, also where that came too late for its KV."""
-    continued: int = 0
-    """Turns that were followed: the gaps counted."""
     ended: int = 0
-    """Turns that were not: all turns less `continued`. Over a time much longer than the TTL this is right on average,
-    though a turn is counted here before its follow-up comes, for that of another, earlier turn is counted instead."""
+    """Turns that were not followed: all turns less the gaps, without those of which the client said so. A turn counts
+    here until its follow-up comes, which earlier turns make up for once the time is much longer than the TTL."""
     turn_tokens: float = 0.0
     """Mean tokens that decode holds for a turn when it ends: prompt and answer."""
     turns_per_second: float = 0.0
@@ -67,8 +65,6 @@ class Evidence:
     """Time to first token of follow-ups that reused, a histogram of any unit."""
     holdout_first_token: Counts = field(default_factory=dict)
     """The same of follow-ups in the holdout, in the same unit."""
-    conversations_per_day: float | None = None
-    """Conversations with at least one follow-up; None: unknown."""
 
     ttl: float | None = None
     """Seconds in force for which a handle can be used: the lesser of `router.leaseSeconds` and the TTL less the

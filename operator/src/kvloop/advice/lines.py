@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
@@ -18,6 +18,8 @@ DEVIATIONS: Final = 1.96
 """Standard errors on either side that hold 95 percent."""
 _MAD: Final = 1.4826
 """Standard deviations of a normal distribution per median absolute deviation."""
+_MEDIAN: Final = math.sqrt(math.pi / 2)
+"""How much wider medians of a normal distribution scatter than means do."""
 _MOST: Final = 1e12
 """Tokens, seconds or measurements beyond this are none."""
 
@@ -63,6 +65,37 @@ def median(values: Sequence[tuple[float, float]]) -> float:
         if seen >= half:
             return value
     return ordered[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One prefill leg, or the means of `weight` ones of like length."""
+
+    computed: float
+    """Tokens."""
+    fetched: float
+    """Tokens."""
+    seconds: float
+    weight: float = 1.0
+
+
+def fit_legs(legs: Iterable[Leg]) -> tuple[Line | None, Line | None]:
+    """The prefill line, from legs that fetched nothing, and the transfer line, from what the others take beyond it.
+
+    So the transfer line holds all that reuse costs prefill: the pull itself, the handshake, attention over what came.
+    """
+    fetching: list[Leg] = []
+    computing: list[Leg] = []
+    for leg in legs:
+        (fetching if leg.fetched > 0 else computing).append(leg)
+    prefill = fit(Point(leg.computed, leg.seconds, leg.weight) for leg in computing)
+    if prefill is None:
+        return None, None
+    beyond = (Point(leg.fetched, leg.seconds - prefill.at(leg.computed), leg.weight) for leg in fetching)
+    transfer = fit(beyond)
+    if transfer is None:
+        return prefill, None
+    return prefill, replace(transfer, intercept_error=math.hypot(transfer.intercept_error, prefill.intercept_error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +157,7 @@ def _with_errors(points: Sequence[Point], weight: float, intercept: float, slope
     residuals = [
         (abs(each.seconds - intercept - slope * each.tokens) * math.sqrt(each.weight), each.weight) for each in points
     ]
-    scale = _MAD * median(residuals)
+    scale = _MEDIAN * _MAD * median(residuals)
     mean = sum(each.tokens * each.weight for each in points) / weight
     spread = sum(each.weight * (each.tokens - mean) ** 2 for each in points)
     if spread <= 0:
