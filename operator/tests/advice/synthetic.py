@@ -15,12 +15,14 @@ Draw = Callable[[random.Random], float]
 PREFILL = Line(0.039, 26.9e-6, samples=1000, error=1e-7, intercept_error=1e-4)
 TRANSFER = Line(0.0107, 4.55e-6, samples=1000, error=1e-7, intercept_error=1e-4)
 TOKENS = 10_000.0
+RUNNING = 0.5
+"""Share of decode's memory that running turns take."""
 
 
 def capacity(break_even_seconds: float) -> int:
     """Tokens of a decode pod with which holding a turn for so long costs what its return saves."""
     saved = (PREFILL.slope - TRANSFER.slope) * TOKENS - TRANSFER.intercept
-    return round(break_even_seconds * TOKENS / saved)
+    return round((0.02 + 0.98 * RUNNING**3) * break_even_seconds * TOKENS / saved)
 
 
 def counts(values: list[float]) -> dict[int, int]:
@@ -39,6 +41,7 @@ def evidence(draw: Draw, turns: int, *, ended: float = 0.15, seed: int = 0, hold
         prefill=PREFILL,
         transfer=TRANSFER,
         decode_capacity_tokens=capacity(hold),
+        decode_running_tokens=RUNNING * capacity(hold),
     )
     return replace(made, **known)
 

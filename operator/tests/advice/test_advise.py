@@ -14,8 +14,7 @@ from kvloop.advice.evidence import Evidence, Line
 from kvloop.advice.gaps import Gaps
 from kvloop.advice.holdout import EFFECT, saving
 from kvloop.advice.lines import Leg, fit_legs
-from kvloop.advice.optimum import optimum
-from kvloop.advice.price import pinned_tokens, room, stake
+from kvloop.advice.price import pinned_tokens, room
 
 from .synthetic import (
     PREFILL,
@@ -105,17 +104,17 @@ def test_a_few_stragglers_and_a_few_instant_returns_do_not_move_it() -> None:
 
 def test_the_busiest_minute_must_fit_into_memory() -> None:
     calm = evidence(exponential(20), 5000, turns_per_second=1.0, hold=200)
-    burst = replace(calm, peak_turns_per_second=30.0)
+    burst = replace(calm, peak_turns_per_second=4.0)
     lease = advise(burst).ttl
     gaps = Gaps.of(burst.gaps, burst.ended)
     assert lease.value is not None
     assert lease.value < (advise(calm).ttl.value or 0)
-    assert pinned_tokens(burst, gaps, lease.value, rate=30.0) <= (room(burst) or 0) * 1.05
+    assert pinned_tokens(burst, gaps, lease.value, rate=4.0) <= (room(burst) or 0) * 1.05
     assert "memory allows no longer" in lease.reason
 
 
 def test_advice_that_overfills_memory_does_not_stand() -> None:
-    burst = evidence(exponential(20), 5000, turns_per_second=30.0, hold=200, ttl=100)
+    burst = evidence(exponential(20), 5000, turns_per_second=4.0, hold=200, ttl=100)
     assert advise(burst).ttl.value != 100
 
 
@@ -254,9 +253,8 @@ def test_the_floor_of_samples_is_where_the_interval_can_be_trusted() -> None:
     inside, best = 0, best_exponential(20, 0.15, 80)
     for seed in range(100):
         known = evidence(exponential(20), MIN_TURNS, seed=seed)
-        priced = stake(known)
-        assert priced is not None
-        found = optimum(known, Gaps.of(known.gaps, known.ended), priced)
+        found = Case.of(known).best
+        assert found is not None
         inside += found.low <= best * 1.05 and best <= found.high * 1.05
     assert inside >= 90
 

@@ -12,6 +12,7 @@ from kvloop.advice.advisor import advise
 from kvloop.advice.case import Case
 from kvloop.advice.evidence import Evidence, Line
 from kvloop.advice.gaps import Gaps, Stake
+from kvloop.advice.price import pinned_tokens, rent
 from kvloop.api import histogram
 
 from .synthetic import PREFILL, TRANSFER
@@ -95,12 +96,15 @@ def test_time_has_no_scale(evidence: Evidence, octaves: int) -> None:
         turns_per_second=evidence.turns_per_second / factor,
         decode_capacity_tokens=(evidence.decode_capacity_tokens or 0) * factor,
     )
-    one, other = Case.of(evidence), Case.of(slow)
-    assert one.stake is not None
-    assert other.stake is not None
+    one, other = Gaps.of(evidence.gaps, evidence.ended), Gaps.of(slow.gaps, slow.ended)
     for ttl in (15, 70, 500):
-        near, far = one.gaps.compare(ttl, 0, one.stake), other.gaps.compare(ttl * factor, 0, other.stake)
+        near, far = (
+            one.compare(ttl, 0, Stake(1, rent(evidence, 1))),
+            other.compare(ttl * factor, 0, Stake(1, rent(slow, 1))),
+        )
         assert math.isclose(near.mean, far.mean, rel_tol=1e-6, abs_tol=1e-9)
+        held = pinned_tokens(evidence, one, ttl, 1), pinned_tokens(slow, other, ttl * factor, 1 / factor)
+        assert math.isclose(*held, rel_tol=1e-6)
 
 
 @given(usual, st.integers(2, 50))

@@ -7,7 +7,6 @@ from kvloop.advice.advice import UNKNOWN, Advice
 from kvloop.advice.case import Case
 from kvloop.advice.evidence import Evidence
 from kvloop.advice.lines import break_even
-from kvloop.advice.price import saved_seconds
 
 
 def advise(evidence: Evidence, previous: Advice = UNKNOWN) -> Advice:
@@ -23,5 +22,5 @@ def advise(evidence: Evidence, previous: Advice = UNKNOWN) -> Advice:
         verdict=verdict.recommend(case, previous.verdict),
         curve=ttl.curve(case, sorted(shown)),
         break_even_tokens=(lines.low, lines.high) if lines and math.isfinite(lines.tokens) else None,
-        saved_seconds=saved_seconds(evidence),
+        saved_seconds=case.saved,
     )

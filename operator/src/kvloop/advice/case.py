@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from kvloop.advice.evidence import Evidence
-from kvloop.advice.gaps import Gaps, Stake
+from kvloop.advice.gaps import Gaps
 from kvloop.advice.optimum import Optimum, optimum
-from kvloop.advice.price import stake
+from kvloop.advice.price import saved_seconds
 
 MIN_TURNS: Final = 300
 """Fewer turns tell nothing."""
@@ -20,18 +20,19 @@ class Case:
 
     evidence: Evidence
     gaps: Gaps
-    stake: Stake | None
+    saved: float | None
+    """Seconds of prefill that a follow-up in time saves."""
     best: Optimum | None
-    """None while turns are too few, or nothing is known of what is at stake."""
+    """None while turns are too few, or it is not known what is at stake."""
     lack: str
     """What is missing for a best TTL, in words."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> Self:
-        gaps, at_stake = Gaps.of(evidence.gaps, evidence.ended), stake(evidence)
+        gaps, saved = Gaps.of(evidence.gaps, evidence.ended), saved_seconds(evidence)
         lack = _lack(evidence, gaps)
-        best = None if lack or at_stake is None else optimum(evidence, gaps, at_stake)
-        return cls(evidence, gaps, at_stake, best, lack)
+        best = None if lack or saved is None else optimum(evidence, gaps, saved)
+        return cls(evidence, gaps, saved, best, lack)
 
     @property
     def measured(self) -> bool:

@@ -56,7 +56,7 @@ class Evidence:
     decode_capacity_tokens: int | None = None
     """Tokens that the KV cache of one decode pod holds."""
     decode_running_tokens: float | None = None
-    """Tokens that running turns take of it, on average."""
+    """Tokens of it that running turns take on average, without what is held for later turns; None: unknown."""
     decode_pods: int = 1
     pod_cost: float = 1.0
     """Cost of a decode pod in prefill pods."""

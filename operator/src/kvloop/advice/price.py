@@ -1,7 +1,13 @@
 """What a hit saves and what memory costs, in seconds of a prefill pod."""
 
+from typing import Final
+
 from kvloop.advice.evidence import Evidence
-from kvloop.advice.gaps import Gaps, Stake
+from kvloop.advice.gaps import Gaps
+
+IDLE: Final = 0.02
+"""Price of memory while all of it is idle: it could still serve decode's own prefix cache. Assumed, as is the cube by
+which the price rises: memory is short only where little is left."""
 
 
 def saved_seconds(evidence: Evidence) -> float | None:
@@ -16,16 +22,21 @@ def saved_seconds(evidence: Evidence) -> float | None:
     return max(0.0, (prefill.slope - transfer.slope) * missing - max(0.0, transfer.intercept))
 
 
-def stake(evidence: Evidence) -> Stake | None:
-    """What is at stake in one turn; None: unknown.
+def rent(evidence: Evidence, price: float) -> float:
+    """Cost of keeping one turn on decode for a second, at a price in shares of a decode pod's whole cost."""
+    return price * evidence.turn_tokens * evidence.pod_cost / (evidence.decode_capacity_tokens or 1)
 
-    A decode pod's whole cost is charged to its KV cache, token by token: as if memory were always short. This is the
-    price of the rent in the ski-rental problem, and keeps the TTL rather short.
+
+def price(evidence: Evidence, pinned: float) -> float:
+    """What a decode pod's memory costs, in shares of the pod's cost, with so many tokens held for later turns.
+
+    The whole pod's cost where it is full, or where nobody knows how full it is: the rent of the ski-rental problem.
+    Memory that nobody else would use costs little.
     """
-    saved = saved_seconds(evidence)
-    if saved is None or not evidence.decode_capacity_tokens or evidence.turn_tokens <= 0:
-        return None
-    return Stake(saved, evidence.turn_tokens * evidence.pod_cost / evidence.decode_capacity_tokens)
+    if evidence.decode_running_tokens is None or not evidence.decode_capacity_tokens:
+        return 1.0
+    used = min(1.0, (evidence.decode_running_tokens + pinned) / evidence.decode_capacity_tokens)
+    return IDLE + (1 - IDLE) * used**3
 
 
 def pinned_tokens(evidence: Evidence, gaps: Gaps, ttl: float, rate: float) -> float:

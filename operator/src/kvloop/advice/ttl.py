@@ -6,7 +6,6 @@ from typing import Final
 
 from kvloop.advice.advice import CurvePoint, Recommendation
 from kvloop.advice.case import Case
-from kvloop.advice.gaps import Stake
 from kvloop.advice.optimum import LEAST, Optimum
 from kvloop.advice.price import pinned_tokens
 from kvloop.advice.settle import never, rounded, settle
@@ -21,18 +20,18 @@ LADDER: Final = (15, 30, 45, 60, 90, 120, 180, 240, 300, 480, 600, 900, 1800, 36
 
 def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
     """The TTL that is worth most, kept as it is while nothing is really better."""
-    best, stake = case.best, case.stake
+    best = case.best
     in_force = None if case.evidence.ttl is None else round(case.evidence.ttl)
-    if best is None or stake is None:
+    if best is None:
         return settle(Recommendation(None, f"Cannot tell yet: {case.lack}."), in_force, before, never)
-    if stake.value <= 0:
+    if best.stake.value <= 0:
         return Recommendation(None, "No TTL pays, since fetching saves no time.")
-    if case.gaps.compare(best.ttl, 0, stake).mean <= 0:
+    if case.gaps.compare(best.ttl, 0, best.stake).mean <= 0:
         return Recommendation(None, "No TTL pays, since too few turns are followed soon.")
     value = max(round(LEAST), rounded(best.ttl))
     confident = case.measured and best.high <= SHARP * best.low
     advised = Recommendation(value, _reason(case, value, best), confident)
-    return settle(advised, in_force, before, lambda ttl, other: _better(case, best, stake, ttl, other))
+    return settle(advised, in_force, before, lambda ttl, other: _better(case, best, ttl, other))
 
 
 def curve(case: Case, ttls: Sequence[float]) -> tuple[CurvePoint, ...]:
@@ -48,16 +47,16 @@ def _point(case: Case, ttl: float) -> CurvePoint:
         hit_share=min(1.0, gaps.within(ttl) / gaps.continued),
         pinned_tokens=pinned_tokens(case.evidence, gaps, ttl, case.evidence.turns_per_second),
         wasted_share=in_vain / kept if kept > 0 else 0.0,
-        net_seconds=gaps.compare(ttl, 0, case.stake).mean if case.stake else None,
+        net_seconds=gaps.compare(ttl, 0, case.best.stake).mean if case.best else None,
     )
 
 
-def _better(case: Case, best: Optimum, stake: Stake, ttl: int, other: int) -> float:
+def _better(case: Case, best: Optimum, ttl: int, other: int) -> float:
     """Standard errors by which one TTL is better than the other, if it is by as much as matters."""
     if best.bounded and other > best.ttl:
         return math.inf
-    difference = case.gaps.compare(ttl, other, stake)
-    worth = abs(case.gaps.compare(ttl, 0, stake).mean)
+    difference = case.gaps.compare(ttl, other, best.stake)
+    worth = abs(case.gaps.compare(ttl, 0, best.stake).mean)
     return difference.deviations if difference.mean > REAL * worth else 0.0
 
 

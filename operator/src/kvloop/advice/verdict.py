@@ -7,7 +7,6 @@ from kvloop.advice.advice import Recommendation
 from kvloop.advice.case import MIN_TURNS, Case
 from kvloop.advice.holdout import saving
 from kvloop.advice.lines import DEVIATIONS, break_even
-from kvloop.advice.price import saved_seconds
 from kvloop.advice.settle import rounded
 
 LITTLE: Final = 0.05
@@ -38,7 +37,7 @@ def _by_holdout(case: Case) -> Recommendation[bool] | None:
 
 def _by_times(case: Case, before: Recommendation[bool]) -> Recommendation[bool] | None:
     """Off where fetching saves next to nothing."""
-    evidence, saved = case.evidence, saved_seconds(case.evidence)
+    evidence, saved = case.evidence, case.saved
     if case.gaps.turns < MIN_TURNS or saved is None or evidence.prefill is None or evidence.transfer is None:
         return None
     least = ENOUGH if before.value is False else LITTLE
@@ -53,12 +52,12 @@ def _by_times(case: Case, before: Recommendation[bool]) -> Recommendation[bool] 
 
 
 def _by_memory(case: Case) -> Recommendation[bool]:
-    if case.best is None or case.stake is None:
+    if case.best is None:
         return Recommendation(None, f"Cannot tell yet: {case.lack}.")
-    worth = case.gaps.compare(case.best.ttl, 0, case.stake)
+    worth = case.gaps.compare(case.best.ttl, 0, case.best.stake)
     confident = case.measured and abs(worth.deviations) > DEVIATIONS
     if worth.mean > 0:
-        saved = f"{rounded(1000 * case.stake.value)} ms of prefill"
+        saved = f"{rounded(1000 * case.best.stake.value)} ms of prefill"
         reason = f"On: a follow-up in time saves about {saved}, which is worth more than the memory held."
         return Recommendation(True, reason, confident)
     reason = "Off: too few turns are followed soon, and the memory held is worth more than the prefill it saves."
