@@ -17,8 +17,8 @@ from e2e.cluster.client import Client as Kubernetes
 from e2e.cluster.client import eventually
 from e2e.cluster.progress import step
 from e2e.demo import cold
-from e2e.demo.load import Client, LoadError, Turn, Workload
 from e2e.demo.table import ttft_table
+from kvloop.cli.load import Client, LoadError, Turn, Workload
 
 ROOT: Final = Path(__file__).parents[2]
 INSTALL: Final = ROOT / "manifests" / "install.yaml"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.demo.load import Client, Turn
+from kvloop.cli.load import Client, Turn
 
 _AT_ONCE = 4
 

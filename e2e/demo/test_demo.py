@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from e2e.demo.cold import differences
-from e2e.demo.load import Client, LoadError, Turn, Workload
 from e2e.demo.table import ttft_table
 from e2e.enginesim import EngineSim
 from e2e.router.sim import Fleet, engine_config
+from kvloop.cli.load import Client, LoadError, Turn, Workload
 
 SMALL = Workload(conversations=3, turns=4, clients=2, system_tokens=(300, 600), user_tokens=50, reply_tokens=20)
 
@@ -125,5 +125,8 @@ def test_the_table_compares_follow_ups_of_equal_length() -> None:
     console.print(ttft_table(without, with_reuse, time_scale=0.5))
     text = console.export_text()
     assert "SIMULATED" in text
-    rows = [re.findall(r"[\d,.]+x?", line) for line in text.splitlines() if " ms " in line]
-    assert rows == [["2,000", "2,500", "1", "400", "100", "4.0x"], ["24,000", "24,500", "1", "1,200", "400", "3.0x"]]
+    rows = [re.split(r" *│ *", line)[1:-1] for line in text.splitlines() if " ms " in line]
+    assert rows == [
+        ["2,000", "2,500", "3+1", "400, 580 ms", "100, 100 ms", "4.0x"],
+        ["24,000", "24,500", "1+1", "1,200, 1,200 ms", "400, 400 ms", "3.0x"],
+    ]

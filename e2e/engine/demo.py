@@ -13,9 +13,9 @@ from e2e.cluster.client import Client as Kubernetes
 from e2e.cluster.client import eventually
 from e2e.cluster.progress import step
 from e2e.demo.__main__ import NAME, DemoError, compare, console, converse, engine_url, main, prepare
-from e2e.demo.load import Turn, Workload
 from e2e.engine import pods
 from kvloop.api.labels import API_VERSION, KIND, PLURAL
+from kvloop.cli.load import Turn, Workload
 
 MODEL: Final = "tiny"
 READY_S: Final = 900

@@ -9,9 +9,9 @@ import pytest
 from e2e.cluster import Client as Cluster
 from e2e.cluster import eventually
 from e2e.demo import cold
-from e2e.demo.load import Client
 from e2e.engine import pods
 from e2e.node.harness import MODEL, NodeSite, Talk, install, metrics, opened
+from kvloop.cli.load import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

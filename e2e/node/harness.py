@@ -22,11 +22,11 @@ from e2e.cluster import eventually
 from e2e.control.harness import ACCOUNT, NAMESPACE
 from e2e.demo import cold
 from e2e.demo.__main__ import INSTALL, impatient, load_images, with_images
-from e2e.demo.load import Client, Turn
 from e2e.enginesim import Config, EngineSim
 from e2e.site import Body, Site
 from kvloop.api.contract import ReuseSummary
 from kvloop.api.labels import ENGINE_HTTP, PLURAL, REVISION, ROUTER_ADMIN
+from kvloop.cli.load import Client, Turn
 
 MODEL: Final = "sim"
 WEIGHTS: Final = "/models/sim"
@@ -255,8 +255,8 @@ class Talk:
         """Any request; `fields` are added to the body."""
         sent = [dict(each) for each in messages]
         body = {"model": MODEL, "messages": sent, "max_tokens": REPLY_TOKENS, "temperature": 0, **fields}
-        reply, prompt_tokens, ttft_s = await self.client.stream(body)
-        turn = Turn(0, len(self.turns), 0, prompt_tokens, ttft_s, body, reply)
+        reply = await self.client.stream(body)
+        turn = Turn(0, len(self.turns), 0, reply.prompt_tokens, reply.ttft_s, body, reply.text)
         self.turns.append(turn)
         return turn
 

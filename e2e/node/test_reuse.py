@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import eventually
-from e2e.demo.load import LoadError
 from e2e.node.harness import MODEL, NodeSite, Platform, Talk, metrics, opened, restarts, wrong
 from e2e.site import Body
+from kvloop.cli.load import LoadError
 
 pytestmark = pytest.mark.node
 

@@ -10,6 +10,7 @@ COMMANDS: Final = {
     "status": "Show what is true of custom resources: conditions, rollout, reuse, first tokens.",
     "diff": "Show what applying custom resources would change, and which pods would restart.",
     "bundle": "Gather a support archive, without secrets, keys and prompts.",
+    "bench": "Hold conversations of many turns with an endpoint, and measure the time to the first token.",
     "render": "Print the Kubernetes objects that the operator would make of custom resources.",
     "crd": "Print the CustomResourceDefinition, for `kubectl apply --server-side -f -`.",
     "plugin": "Write the vLLM plugin into a folder, to run engines without Kubernetes.",
