@@ -92,12 +92,8 @@ def test_off_is_the_same_endpoint_told_to_keep_nothing(endpoint: Endpoint, tmp_p
         "off": (6, 0),
         "on": (6, 0),
     }
-    assert [
-        (row["systemTokens"], row["arms"]["on"]["turns"], row["arms"]["off"]["turns"]) for row in told["followUps"]
-    ] == [
-        (100, 2, 2),
-        (300, 2, 2),
-    ]
+    assert [row["systemTokens"] for row in told["followUps"]] == [100, 300]
+    assert all(times["turns"] == 2 for row in told["followUps"] for times in row["arms"].values())
     assert [row["promptTokens"] for row in told["followUps"]] == pytest.approx([130, 330], abs=10)
     ends = [headers.get("x-conversation-end") for _, headers in endpoint.chats]
     assert (ends.count("true"), ends.count(None)) == (6, 6)
@@ -106,7 +102,7 @@ def test_off_is_the_same_endpoint_told_to_keep_nothing(endpoint: Endpoint, tmp_p
 
     out = tmp_path / "out"
     assert json.loads((out / "summary.json").read_text()) == told
-    lines = list(csv.DictReader((out / "turns.csv").open()))
+    lines = list(csv.DictReader((out / "turns.csv").read_text().splitlines()))
     assert len(lines) == 12
     assert {line["arm"] for line in lines} == {"off", "on"}
     for name in ("first-token-by-length.png", "first-token-by-turn.png"):
