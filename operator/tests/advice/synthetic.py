@@ -1,6 +1,5 @@
 """Made-up evidence with a known best answer."""
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -50,18 +49,13 @@ def exponential(mean: float) -> Draw:
     return lambda chance: chance.expovariate(1 / mean)
 
 
-def best_exponential(mean: float, ended: float, hold: float) -> float:
-    """Where the hazard of a return has fallen to 1 / hold: by hand, from the density."""
-    return mean * math.log((1 - ended) / ended * (hold / mean - 1))
-
-
 def lomax(scale: float, shape: float) -> Draw:
     """Heavy tails: many at once, a few after hours."""
     return lambda chance: scale * ((1 - chance.random()) ** (-1 / shape) - 1)
 
 
 def best_lomax(scale: float, shape: float, ended: float, hold: float) -> float:
-    """The same, by halving."""
+    """Where the hazard of a return has fallen to 1 / hold, by halving."""
     low, high = 0.0, 86_400.0
     for _ in range(60):
         time = (low + high) / 2

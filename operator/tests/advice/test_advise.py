@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from e2e.traces.synthetic import best_ttl
 from kvloop.advice.advice import UNKNOWN
 from kvloop.advice.advisor import advise
 from kvloop.advice.case import MIN_TURNS, Case
@@ -21,7 +22,6 @@ from .synthetic import (
     TOKENS,
     TRANSFER,
     Draw,
-    best_exponential,
     best_lomax,
     counts,
     evidence,
@@ -30,8 +30,8 @@ from .synthetic import (
 )
 
 KNOWN = [
-    pytest.param(exponential(20), 0.15, 80, best_exponential(20, 0.15, 80), id="exponential"),
-    pytest.param(exponential(30), 0.05, 200, best_exponential(30, 0.05, 200), id="few-end"),
+    pytest.param(exponential(20), 0.15, 80, best_ttl(20, 0.15, 80), id="exponential"),
+    pytest.param(exponential(30), 0.05, 200, best_ttl(30, 0.05, 200), id="few-end"),
     pytest.param(lomax(20, 1.2), 0.15, 120, best_lomax(20, 1.2, 0.15, 120), id="heavy-tail"),
     pytest.param(lambda chance: chance.uniform(1, 30), 0.15, 80, 30.0, id="never-after-30-s"),
     pytest.param(
@@ -99,7 +99,7 @@ def test_a_few_stragglers_and_a_few_instant_returns_do_not_move_it() -> None:
     clean = evidence(exponential(20), 5000)
     odd = {**clean.gaps, 0: 50, 100: 50}
     found = advise(replace(clean, gaps=odd)).ttl.value
-    assert found == pytest.approx(best_exponential(20, 0.15, 80), rel=0.2)
+    assert found == pytest.approx(best_ttl(20, 0.15, 80), rel=0.2)
 
 
 def test_the_busiest_minute_must_fit_into_memory() -> None:
@@ -137,7 +137,7 @@ def test_the_value_in_force_stands_while_none_is_really_better() -> None:
 def test_a_change_of_traffic_changes_the_advice() -> None:
     before = advise(evidence(exponential(20), 5000))
     after = advise(evidence(exponential(100), 5000, hold=400), before)
-    assert after.ttl.value == pytest.approx(best_exponential(100, 0.15, 400), rel=0.2)
+    assert after.ttl.value == pytest.approx(best_ttl(100, 0.15, 400), rel=0.2)
 
 
 def test_former_advice_outlives_a_quiet_night() -> None:
@@ -250,7 +250,7 @@ def test_little_traffic_needs_days_or_is_hopeless() -> None:
 
 def test_the_floor_of_samples_is_where_the_interval_can_be_trusted() -> None:
     """Of many draws of the fewest turns, the interval of the best TTL holds the truth in nine of ten at least."""
-    inside, best = 0, best_exponential(20, 0.15, 80)
+    inside, best = 0, best_ttl(20, 0.15, 80)
     for seed in range(100):
         known = evidence(exponential(20), MIN_TURNS, seed=seed)
         found = Case.of(known).best

@@ -111,7 +111,7 @@ class Replay:
         return self._result(settings, memory, prefill, times)
 
     def _result(self, settings: Settings, memory: "_Memory", prefill: "_Prefill", times: "_Times") -> Result:
-        p95 = memory.percentile(0.95)
+        p95 = min(memory.percentile(0.95), float(memory.peak))
         free = self._system.capacity_tokens - p95
         return Result(
             settings=settings,

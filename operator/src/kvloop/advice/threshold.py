@@ -44,8 +44,8 @@ def deviations(found: BreakEven, tokens: float) -> float:
 
 
 def _reason(found: BreakEven) -> str:
+    fewer = f"Fetching fewer than about {rounded(found.tokens)} tokens takes longer than computing them"
+    if found.low == found.high:
+        return f"{fewer}."
     high = f"{rounded(found.high)}" if math.isfinite(found.high) else "no bound"
-    return (
-        f"Fetching fewer than about {rounded(found.tokens)} tokens takes longer than computing them"
-        f" (95% sure: {rounded(found.low)} to {high})."
-    )
+    return f"{fewer} (95% sure: {rounded(found.low)} to {high})."

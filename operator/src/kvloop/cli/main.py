@@ -11,6 +11,8 @@ COMMANDS: Final = {
     "diff": "Show what applying custom resources would change, and which pods would restart.",
     "bundle": "Gather a support archive, without secrets, keys and prompts.",
     "bench": "Hold conversations of many turns with an endpoint, and measure the time to the first token.",
+    "advise": "Advise TTL, recompute threshold, holdout, and whether to reuse at all, from a log or a trace.",
+    "simulate": "Replay a log or a trace over a grid of TTLs and thresholds, on a calculated system.",
     "render": "Print the Kubernetes objects that the operator would make of custom resources.",
     "crd": "Print the CustomResourceDefinition, for `kubectl apply --server-side -f -`.",
     "plugin": "Write the vLLM plugin into a folder, to run engines without Kubernetes.",
