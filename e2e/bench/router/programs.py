@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -80,6 +81,26 @@ def bare_aiohttp(ground: Ground) -> list[str]:
     """See `bare_proxy`."""
     engines = ["--prefill", *ground.prefill, "--decode", *ground.decode]
     return [sys.executable, "-m", "e2e.bench.router.bare_proxy", "--port", str(ground.port), *engines]
+
+
+def other(command: str) -> Callable[[Ground], list[str]]:
+    """A command line with {port}, {prefill_hosts}, {prefill_ports}, {decode_hosts} and {decode_ports} to be filled in.
+
+    Raises ValueError for another name in braces.
+    """
+
+    def filled(ground: Ground) -> list[str]:
+        values = {"port": str(ground.port)}
+        for role in ("prefill", "decode"):
+            pairs = [url.removeprefix("http://").split(":") for url in getattr(ground, role)]
+            values[f"{role}_hosts"], values[f"{role}_ports"] = (" ".join(part) for part in zip(*pairs, strict=True))
+        return shlex.split(command.format(**values))
+
+    try:
+        filled(Ground(0, ["http://h:0"], ["http://h:0"], Path()))
+    except (KeyError, IndexError) as error:
+        raise ValueError(f"unknown {error} in the command") from error
+    return filled
 
 
 ROUTERS: dict[str, Callable[[Ground], list[str]]] = {

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from e2e.bench.router import programs
 from e2e.bench.router.measure import LOADS, Figures, repetition
+from e2e.bench.router.programs import Ground
 from kvloop.router.store import Entry
 from kvloop.router.store.memory import MemoryStore
 
@@ -68,20 +69,33 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the length of the loads (default 1)")
     parser.add_argument("--only", nargs="+", choices=list(programs.ROUTERS), default=list(programs.ROUTERS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    parser.add_argument(
+        *("--peer", "-p"), type=_peer, action="append", default=[], metavar="NAME=COMMAND",
+        help="another router; {port}, {prefill_hosts}, {prefill_ports}, {decode_hosts}, {decode_ports} are filled in",
+    )  # fmt: skip
     args = parser.parse_args(arguments)
-    runs: dict[str, list[Figures]] = {name: [] for name in args.only}
+    routers = {name: programs.ROUTERS[name] for name in args.only} | dict(args.peer)
+    runs: dict[str, list[Figures]] = {name: [] for name in routers}
     direct: list[Figures] = []
     for number in range(args.repetitions):
         print(f"==> repetition {number + 1} of {args.repetitions}", file=sys.stderr)
         direct.append(repetition(None, args.scale))
         for name, figures in runs.items():
-            figures.append(repetition(programs.ROUTERS[name], args.scale))
+            figures.append(repetition(routers[name], args.scale))
     rows = {
         title: {name: _median(row, figures, direct) for name, figures in runs.items()} for title, row in ROWS.items()
     }
-    _print(rows, args.only, args.repetitions)
+    _print(rows, list(routers), args.repetitions)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
+
+
+def _peer(text: str) -> tuple[str, Callable[[Ground], list[str]]]:
+    name, _, command = text.partition("=")
+    try:
+        return name, programs.other(command)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _median(row: Row, runs: list[Figures], direct: list[Figures]) -> float:
