@@ -5,7 +5,7 @@ import time
 import pytest
 
 from e2e.cluster import eventually
-from e2e.control.harness import ACCOUNT, Site, settled
+from e2e.control.harness import ACCOUNT, Audit, Site, settled
 from e2e.site import resource
 from kvloop.api.labels import PLURAL
 
@@ -33,7 +33,7 @@ def test_twenty_idle_resources_cause_no_write_in_a_minute(site: Site) -> None:
     create(site, 20)
     eventually(lambda: all_ready(site), timeout_s=180)
     settled(audit, quiet_s=5)
-    audit = site.audit()
+    audit = Audit(site.cluster)
     time.sleep(60)  # the minute itself is what is asked for
     assert not audit.writes()
     beats = [each for each in audit.requests() if each["verb"] == "patch" and each["objectRef"]["name"] == ACCOUNT]

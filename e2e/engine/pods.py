@@ -38,6 +38,7 @@ def spec(image: str, name: str) -> dict[str, Any]:
         "prefill": role | {"prefixCaching": False},
         "decode": role,
         "transfer": {"fabric": "UCX", "decoderKVBlocksTTLSeconds": 120},
+        "placement": {"sameZone": "None"},
     }
 
 
