@@ -1,10 +1,15 @@
-"""pytest plugin: orders the tests by tier, cheapest first, and counts each tier in the summary."""
+"""pytest plugin: orders the tests by tier, cheapest first, and counts each tier in the summary.
+
+Under pytest-xdist (`--dist loadgroup`) tests that share a cluster or engines stay together.
+"""
 
 from collections import Counter
 
 import pytest
 
 TIERS = ("pure", "api", "control", "node", "engine")
+_GROUPS = {"api": "control plane", "control": "control plane", "node": "node", "engine": "engine"}
+_TIER = "tier"
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -16,17 +21,20 @@ class Tiers:
     """Counts outcomes by tier."""
 
     def __init__(self) -> None:
-        self._tiers: dict[str, str] = {}
         self._passed: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: TIERS.index(tier_of(item)))
-        self._tiers = {item.nodeid: tier_of(item) for item in items}
+        for item in items:
+            tier = tier_of(item)
+            item.user_properties.append((_TIER, tier))  # reports carry it to the process that counts
+            if tier in _GROUPS:
+                item.add_marker(pytest.mark.xdist_group(_GROUPS[tier]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        tier = self._tiers.get(report.nodeid, TIERS[0])
+        tier = str(dict(report.user_properties).get(_TIER, TIERS[0]))
         if report.when == "call" and report.passed:
             self._passed[tier] += 1
         elif report.failed:
