@@ -30,6 +30,9 @@ class Cluster(Session):
         self.namespace = "team"
         self.objects: dict[tuple[str, str | None, str], Body] = {}
         self.errors: dict[str, KubeError] = {}
+        self.refusal: KubeError | None = None
+        """What a dry run ends with."""
+        self.kubernetes = "v1.34.2"
         self.apis: set[str] = set()
         self.texts: dict[str, str] = {}
         """Logs by pod and container, and answers by pod and path."""
@@ -66,7 +69,7 @@ class Cluster(Session):
         return api_version in self.apis
 
     async def version(self) -> str:
-        return "v1.34.2"
+        return self.kubernetes
 
     async def logs(self, namespace: str, pod: str, container: str, *, lines: int, previous: bool = False) -> str:
         return self._text(f"{pod} {container}" + " before" * previous)
@@ -82,6 +85,15 @@ class Cluster(Session):
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         return Answer(200, self._text(f"{pod} {port}{path}"))
+
+    async def exists(self, kind: Kind, namespace: str | None, name: str) -> bool:
+        self._check(kind)
+        return (kind.kind, namespace, name) in self.objects
+
+    async def dry_run(self, kind: Kind, namespace: str, body: Body) -> Body:
+        if self.refusal:
+            raise self.refusal
+        return body
 
     def _text(self, key: str) -> str:
         if key not in self.texts:

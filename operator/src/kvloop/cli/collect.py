@@ -37,6 +37,12 @@ class Installation:
         return str(_container(self.deployment)["image"])
 
     @property
+    def version(self) -> str:
+        """Of the release it was installed from; of its image's tag, where that is not told."""
+        labels = self.deployment["metadata"].get("labels") or {}
+        return str(labels.get("app.kubernetes.io/version") or self.image.partition("@")[0].rpartition(":")[2])
+
+    @property
     def ready(self) -> bool:
         """Whether it runs."""
         return bool((self.deployment.get("status") or {}).get("readyReplicas"))

@@ -21,7 +21,7 @@ Messages = tuple[dict[str, str], ...]
 
 _WORDS: Final = ["".join(letters) for letters in product("bdfgklmnprstvz", "aeiou", "klmnrst")]
 _SAMPLE: Final = 1000  # words whose tokens are counted, to know how many words a text of so many tokens has
-_TEXT: Final = ("content", "reasoning_content", "reasoning")
+TEXT: Final = ("content", "reasoning_content", "reasoning")
 """Where a stream has what the model says, or thinks: the first token may be of either."""
 _TIMEOUT_S: Final = 120  # until the first byte, and between any two
 
@@ -150,11 +150,11 @@ class Client:
     ) -> AsyncIterator[Turn]:
         system_tokens = workload.system_tokens[conversation % len(workload.system_tokens)]
         seed = f"{workload.seed}{conversation}"
-        messages: Messages = ({"role": "system", "content": _text(f"system {seed}", system_tokens * words_per_token)},)
+        messages: Messages = ({"role": "system", "content": prose(f"system {seed}", system_tokens * words_per_token)},)
         for number in range(workload.turns):
             if number and workload.pause_s:
                 await asyncio.sleep(workload.pause_s)
-            question = _text(f"user {seed} {number}", workload.user_tokens * words_per_token)
+            question = prose(f"user {seed} {number}", workload.user_tokens * words_per_token)
             messages += ({"role": "user", "content": question},)
             body = self._body(messages, workload.reply_tokens)
             async with clients:
@@ -180,7 +180,7 @@ class Client:
                 if usage := event.get("usage"):
                     prompt_tokens = usage["prompt_tokens"]
                 for choice in event["choices"]:
-                    if ttft_s is None and any(choice["delta"].get(field) for field in _TEXT):
+                    if ttft_s is None and any(choice["delta"].get(field) for field in TEXT):
                         ttft_s = self._clock() - begin
                     reply += choice["delta"].get("content") or ""
         return Reply(reply, prompt_tokens, ttft_s or 0.0, self._clock() - begin)
@@ -238,7 +238,8 @@ def _check(response: httpx.Response) -> None:
         raise LoadError(f"{response.request.url.path} answered {response.status_code}: {response.text[:500]}")
 
 
-def _text(seed: str, words: float) -> str:
+def prose(seed: str, words: float) -> str:
+    """A text of so many words, the same for the same seed."""
     return " ".join(_words(seed, max(1, round(words)))) + "."
 
 

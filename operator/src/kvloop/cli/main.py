@@ -8,6 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: Final = {
     "status": "Show what is true of custom resources: conditions, rollout, reuse, first tokens.",
+    "check": "Check a cluster and a resource: before it is applied, and, once it runs, end to end.",
     "diff": "Show what applying custom resources would change, and which pods would restart.",
     "bundle": "Gather a support archive, without secrets, keys and prompts.",
     "bench": "Hold conversations of many turns with an endpoint, and measure the time to the first token.",

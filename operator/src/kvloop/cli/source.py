@@ -113,7 +113,8 @@ def refusals(found: list[Document]) -> list[str]:
 
 
 def in_namespace(body: dict[str, Any], namespace: str | None) -> dict[str, Any]:
-    """The same resource, in that namespace if it does not say one."""
+    """The same resource, in that namespace if it does not say one; without a status, which is not a file's to tell."""
+    wanted = {name: value for name, value in body.items() if name != "status"}
     if namespace is None:
-        return body
-    return {**body, "metadata": {"namespace": namespace, **body["metadata"]}}
+        return wanted
+    return {**wanted, "metadata": {"namespace": namespace, **body["metadata"]}}

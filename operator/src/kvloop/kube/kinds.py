@@ -61,3 +61,11 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {kind.kind: kind for kind in (CUSTOM_RESOURCE, POD, LEASE, EVENT, NODE, *CHILDREN)}
 )
 """By the `kind` of an object."""
+
+# Kinds that only people's commands read: the operator has no right to them.
+CRD: Final = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
+RESOURCE_QUOTA: Final = Kind("v1", "ResourceQuota", "resourcequotas")
+SECRET: Final = Kind("v1", "Secret", "secrets")
+PERSISTENT_VOLUME_CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+PRIORITY_CLASS: Final = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses")

@@ -1,0 +1,1 @@
+"""What `kvloop check` looks at, one module for each kind of question."""
