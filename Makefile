@@ -56,14 +56,16 @@ lint: venv  ## Format, style, types, import directions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache 2>&1 | tail -n 3
 
-generate: venv  ## Write the CRD, the reference, the plain install and the golden files from their sources
+generate: venv  ## Write the CRD, the references, the plain install and the golden files from their sources
 	@$(PYTHON) -m kvloop.api.generate
+	@$(PYTHON) -m kvloop.cli.reference
 	@$(PYTHON) -m e2e.charts
 	@$(BIN)/pytest --quiet operator/tests/plan/test_goldens.py --update-goldens
 
 verify: venv  ## Fail if anything generated is out of date
 	@echo "==> verify"
 	@$(PYTHON) -m kvloop.api.generate --check
+	@$(PYTHON) -m kvloop.cli.reference --check
 	@$(PYTHON) -m e2e.charts --check
 
 images: venv  ## Build the container images without a Docker engine

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from kvloop import __version__
 from kvloop.cli.main import COMMANDS, app, command
+from kvloop.cli.reference import PATH, page
 from kvloop.engine import bundle
 
 
@@ -40,7 +41,7 @@ def test_a_misspelt_command_is_told_with_what_may_be_meant() -> None:
 @pytest.mark.parametrize("arguments", ["['--help']", "['version']"])
 def test_what_a_command_does_not_need_is_not_waited_for(arguments: str) -> None:
     code = (
-        f"import sys; from kvloop.cli.main import COMMANDS, app, command; app({arguments}, standalone_mode=False);"
+        f"import sys; from kvloop.cli.main import app; app({arguments}, standalone_mode=False);"
         "sys.exit(str(sorted({'kubernetes', 'aiohttp', 'httpx', 'jinja2', 'yaml', 'matplotlib'} & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 (ours)
@@ -52,6 +53,10 @@ def test_options_of_render_are_all_explained() -> None:
     for option in ("--filename", "--output", "--out", "--kind", "--namespace", "--router-image", "--pod-monitors"):
         assert option in text
     assert "Exit codes" in text
+
+
+def test_the_page_on_commands_is_up_to_date() -> None:
+    assert (Path(__file__).parents[3] / PATH).read_text() == page()
 
 
 def test_version() -> None:

@@ -67,7 +67,9 @@ def bundle(
         Path | None, typer.Option(metavar="FILE", help="Archive to write; by default in this folder.")
     ] = None,
     lines: Annotated[int, typer.Option(min=1, max=1_000_000, help="Last lines of each log.")] = 5000,
-    output: Annotated[Format | None, typer.Option("--output", "-o", help="Print the list of contents as.")] = None,
+    output: Annotated[
+        Format | None, typer.Option("--output", "-o", metavar="yaml|json", help="Print the list of contents as.")
+    ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
