@@ -13,6 +13,8 @@ from e2e.router.talk import Chat, essence
 from kvloop.engine import guard
 
 BLOCK = 32
+KV_BLOCKS = 2048
+"""Of each engine: few, since hundreds of engines are made, and made garbage, faster than it is collected."""
 TTL_SECONDS = 120.0
 THRESHOLD = 64
 CHAT = Chat()
@@ -33,6 +35,8 @@ def engine_config(role: str, policy: str, *, prefix_caching: bool = True, reason
         host="127.0.0.1",
         port=0,
         block_size=BLOCK,
+        num_gpu_blocks=KV_BLOCKS,
+        max_model_len=KV_BLOCKS * BLOCK,
         lora_modules=("adapter",),
         prefix_caching=prefix_caching,
         auto_tool_choice=True,
