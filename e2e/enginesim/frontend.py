@@ -8,7 +8,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from e2e.enginesim.config import Features
 from e2e.enginesim.engine import Engine
@@ -51,7 +51,7 @@ class Frontend:
         self.draining = asyncio.Event()
         self.frozen = asyncio.Event()
         if plugin is not None:
-            self._export_info(config, plugin[1])
+            self._export(config, plugin[1])
 
     @property
     def adds_stream_event(self) -> bool:
@@ -96,7 +96,13 @@ class Frontend:
             groups=self._groups,
             spent=self._spent,
         )
-        return None if report is None else report.as_dict()
+        if report is None:
+            return None
+        self._handles.labels(report.reason).inc()
+        self._offered.inc(report.offered)
+        self._verified.inc(report.verified)
+        told: dict[str, Any] = report.as_dict()
+        return told
 
     def _sign(self, request: Request, handle: dict[str, Any], report: dict[str, Any] | None) -> None:
         if self.guard is None:
@@ -111,7 +117,7 @@ class Frontend:
             sequence, size = request.prompt + request.output, self.engine.config.block_size
             handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))
 
-    def _export_info(self, config: Config, version: str) -> None:
+    def _export(self, config: Config, version: str) -> None:
         connector = self.engine.connector
         labels = {
             "plugin_version": version,
@@ -121,7 +127,9 @@ class Frontend:
             "block_size": str(config.block_size),
             "boot_id": connector.engine_id if connector is not None else "",
         }
-        info = Gauge(
-            "kvloop_engine_info", "kvloop's engine plugin.", list(labels), registry=self.engine.metrics.registry
-        )
+        registry = self.engine.metrics.registry
+        info = Gauge("kvloop_engine_info", "kvloop's engine plugin.", list(labels), registry=registry)
         info.labels(**labels).set(1)
+        self._handles = Counter("kvloop_guard_handles", "Handles that offered KV.", ["reason"], registry=registry)
+        self._offered = Counter("kvloop_guard_offered_tokens", "Tokens that handles offered.", registry=registry)
+        self._verified = Counter("kvloop_guard_verified_tokens", "Offered tokens found equal.", registry=registry)

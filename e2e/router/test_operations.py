@@ -187,6 +187,15 @@ async def test_the_admin_port_tells_metrics_and_engines(prefill: FakeEngine, dec
             assert answer.status == 404
 
 
+async def test_without_reuse_nobody_misses_the_guard(prefill: FakeEngine, decode: FakeEngine) -> None:
+    """Engines then have none, and an alert on that would be a false one."""
+    async with Router(config([prefill.url], [decode.url], transfer={"bidirectional": False})) as router:
+        async with router.session.get(router.admin + "/metrics") as answer:
+            text = await answer.text()
+        assert "kvloop_router_engine_usable{" in text
+        assert "kvloop_router_engine_guard_active{" not in text
+
+
 async def test_overload_is_429_with_retry_after(prefill: FakeEngine, decode: FakeEngine) -> None:
     limits = {"maxTurnsPerEngine": 1, "maxQueuedTurns": 1, "queueSeconds": 30}
     async with Router(config([prefill.url], [decode.url], limits=limits)) as router:

@@ -252,11 +252,12 @@ async def test_a_resource_that_is_not_ready_is_looked_at_again_without_an_event(
     assert 0 < await bench.next_pass() <= 60
 
 
-def test_custom_resources_are_counted_by_condition(bench: Bench) -> None:
+def test_metrics_tell_each_resources_conditions(bench: Bench) -> None:
     bench.see()
-    labels = {"condition": "Ready", "status": "False", "reason": "Progressing"}
-    assert bench.metrics.registry.get_sample_value("kvloop_custom_resources", labels) is None
+    of = {"namespace": KEY.namespace, "name": KEY.name}
+    labels = of | {"condition": "Ready", "status": "False", "reason": "Progressing"}
+    assert bench.metrics.registry.get_sample_value("kvloop_resource_condition", labels) is None
     ready = {"type": "Ready", "status": "False", "reason": "Progressing"}
     body = bench.kube.objects[KIND, KEY.name] | {"status": {"conditions": [ready]}}
     bench.cache.see(body | {"metadata": body["metadata"] | {"resourceVersion": "999"}})
-    assert bench.metrics.registry.get_sample_value("kvloop_custom_resources", labels) == 1
+    assert bench.metrics.registry.get_sample_value("kvloop_resource_condition", labels) == 1

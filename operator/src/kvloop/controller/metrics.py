@@ -1,6 +1,5 @@
 """Prometheus metrics of the operator: this table is all of them, and its names and labels are stable."""
 
-from collections import Counter as Counts
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -86,7 +85,7 @@ class Metrics:
 
 
 class _Conditions(Collector):
-    """Counts the custom resources by condition when it is asked to."""
+    """The conditions of all custom resources, read when they are asked for."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -94,18 +93,13 @@ class _Conditions(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """One gauge."""
         family = GaugeMetricFamily(
-            "kvloop_custom_resources",
-            "Custom resources, by condition, its status and reason.",
-            labels=["condition", "status", "reason"],
+            "kvloop_resource_condition",
+            "A condition of a custom resource, as its status has it; always 1.",
+            labels=["namespace", "name", "condition", "status", "reason"],
         )
-        for labels, count in self._count().items():
-            family.add_metric(labels, count)
-        yield family
-
-    def _count(self) -> Counts[tuple[str, str, str]]:
-        found: Counts[tuple[str, str, str]] = Counts()
         for key in self._cache.resources():
             if entry := self._cache.resource(key):
-                conditions = entry.to_status().get("conditions") or ()
-                found.update((each["type"], each["status"], each["reason"]) for each in conditions)
-        return found
+                for each in entry.to_status().get("conditions") or ():
+                    labels = (key.namespace, key.name, each["type"], each["status"], each["reason"])
+                    family.add_metric(labels, 1)
+        yield family

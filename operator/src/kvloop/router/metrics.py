@@ -130,9 +130,13 @@ class _State(Collector):
         yield _gauge("queued_turns", "Turns that wait for room on a decode engine.", [], [([], len(core.admission))])
         yield self._by_engine("engine_turns", "Turns bound to the engine.", lambda e: e.in_flight)
         yield self._by_engine("engine_usable", "Whether the engine may get new work.", lambda e: e.usable)
-        yield self._by_engine("engine_guard_active", "Whether the guard runs in it.", lambda e: e.info.guard_active)
-        pinned = [([e.address], core.leases.pinned(e.address)) for e in core.pool.all() if e.role is Role.DECODE]
+        if core.config.transfer.bidirectional:  # else it is not wanted, and its absence no fault
+            yield self._by_engine("engine_guard_active", "Whether the guard runs in it.", lambda e: e.info.guard_active)
+        decodes = [engine for engine in core.pool.all() if engine.role is Role.DECODE]
+        pinned = [([each.address], core.leases.pinned(each.address)) for each in decodes]
         yield _gauge("pinned_tokens", "Tokens that decode holds for later turns.", ["engine"], pinned)
+        room = [([each.address], each.info.capacity_tokens) for each in decodes if each.info.capacity_tokens]
+        yield _gauge("capacity_tokens", "Tokens that decode's KV cache has room for.", ["engine"], room)
         ended = "Decode's leases that were ended before their time."
         yield CounterMetricFamily("kvloop_router_ended_leases", ended, value=core.leases.ended)
 
