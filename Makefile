@@ -13,7 +13,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 .DEFAULT_GOAL := help
-.PHONY: help venv cluster engine demo demo-down test test-pure test-engine lint generate verify bench images clean
+.PHONY: help venv cluster prometheus engine demo demo-down test test-pure test-engine lint generate verify bench images clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ demo: venv cluster  ## From nothing to a conversation whose KV returns to prefil
 demo-down: venv  ## Remove all that the demo made
 	@$(PYTHON) -m e2e.demo down
 
-test: lint verify cluster engine  ## Every check and test; TESTS="-k name" or a path narrows it
+test: lint verify cluster prometheus engine  ## Every check and test; TESTS="-k name" or a path narrows it
 	@echo "==> tests"
 	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(TESTS)
 
@@ -49,6 +49,9 @@ engine: venv  ## Install vLLM for the CPU, once per version
 cluster: venv  ## Build Kubernetes from its Go modules, once per version
 	@$(PYTHON) -m e2e.cluster build --profile node
 
+prometheus: venv  ## Build Prometheus from its Go modules, once per version
+	@$(PYTHON) -m e2e.monitoring build
+
 lint: venv  ## Format, style, types, import directions
 	@echo "==> lint"
 	@$(BIN)/ruff format --check --quiet .
@@ -59,6 +62,7 @@ lint: venv  ## Format, style, types, import directions
 generate: venv  ## Write the CRD, the references, the plain install and the golden files from their sources
 	@$(PYTHON) -m kvloop.api.generate
 	@$(PYTHON) -m kvloop.cli.reference
+	@$(PYTHON) -m e2e.monitoring generate
 	@$(PYTHON) -m e2e.charts
 	@$(BIN)/pytest --quiet operator/tests/plan/test_goldens.py --update-goldens
 
@@ -66,6 +70,7 @@ verify: venv  ## Fail if anything generated is out of date
 	@echo "==> verify"
 	@$(PYTHON) -m kvloop.api.generate --check
 	@$(PYTHON) -m kvloop.cli.reference --check
+	@$(PYTHON) -m e2e.monitoring generate --check
 	@$(PYTHON) -m e2e.charts --check
 
 images: venv  ## Build the container images without a Docker engine
