@@ -1,9 +1,10 @@
 """What `kvloop check` asks of engines and routers: simulated ones here, behind an API server that only passes on."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +17,7 @@ from kvloop.api.v1alpha1 import parse
 from kvloop.cli.checks.exchange import BACK, EQUAL, FORTH, STREAMS
 from kvloop.cli.checks.finding import Finding, Level
 from kvloop.cli.checks.live import live
+from kvloop.cli.reach import SCRIPT
 from kvloop.kube.errors import ForbiddenError, KubeError, UnavailableError
 from kvloop.kube.session import Session
 from kvloop.kube.transport import Answer
@@ -35,6 +37,7 @@ class Pods(Session):
         self.bodies = [self._pod("chat-router", {"app.kubernetes.io/component": "router"})]
         self.change: Change = lambda _, text: text
         self.error: KubeError | None = None
+        self.exec_error: KubeError | None = ForbiddenError('User "me" cannot create resource "pods/exec"', 403)
         self.sent: list[dict[str, str]] = []
         for role, engines in (("prefill", fleet.prefill), ("decode", fleet.decode)):
             for number, engine in enumerate(engines):
@@ -51,7 +54,7 @@ class Pods(Session):
         return {
             "metadata": {"name": name, "namespace": "team", "labels": {"kvloop.io/name": "chat", **labels}},
             "spec": {"containers": [{"name": "vllm", "args": [argument]}]},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "podIP": f"fd00::{len(self.urls)}"},
         }
 
     async def ask(
@@ -66,11 +69,24 @@ class Pods(Session):
     ) -> Answer:
         if self.error:
             raise self.error
-        self.sent.append(dict(headers or {}))
-        url, session = self.urls[pod, port] + path, self._fleet.router.session
+        return await self._ask(pod, self.urls[pod, port] + path, body, headers or {})
+
+    async def _ask(self, pod: str, url: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        self.sent.append(dict(headers))
         method = "GET" if body is None else "POST"
-        async with session.request(method, url, json=body, headers=headers) as answer:
+        async with self._fleet.router.session.request(method, url, json=body, headers=headers) as answer:
             return Answer(answer.status, self.change(pod, await answer.text()))
+
+    async def run(self, namespace: str, pod: str, container: str, command: Sequence[str], line: str) -> str:
+        """What the program in the router's pod does, by the addresses that pods have there."""
+        if self.exec_error:
+            raise self.exec_error
+        assert (namespace, pod, container, command) == ("team", "chat-router", "router", ("python3", "-c", SCRIPT))
+        asked = json.loads(line)
+        url = urlsplit(asked["url"])
+        name = next(each["metadata"]["name"] for each in self.bodies if each["status"]["podIP"] == url.hostname)
+        body = json.loads(asked["body"]) if asked["body"] else None
+        return json.dumps(await self._ask(name, self.urls[name, url.port or 0] + url.path, body, asked["headers"]))
 
 
 async def check(pods: Pods, **spec: Any) -> dict[str, Finding]:
@@ -220,22 +236,37 @@ async def test_keys_of_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {headers.get("X-Api-Key") for headers in pods.sent} == {"k", None}
 
 
+KEPT_OUT = UnavailableError("error trying to reach service: dial tcp: i/o timeout", 503)
+
+
+async def test_where_the_api_server_is_kept_out_a_router_asks() -> None:
+    async with Fleet() as fleet:
+        pods = Pods(fleet)
+        pods.error, pods.exec_error = KEPT_OUT, None
+        assert levels(await check(pods)) == ALL_WELL
+
+
 @pytest.mark.parametrize(
     ("error", "names"),
     [
-        (
-            UnavailableError("error trying to reach service: timeout", 503),
-            {"Engine chat-prefill-0", "Engine chat-decode-0"},
-        ),
+        (KEPT_OUT, {"Engines"}),
         (ForbiddenError('User "me" cannot get resource "pods/proxy"', 403), {"Engines"}),
     ],
 )
-async def test_pods_that_cannot_be_asked_are_no_failure(error: KubeError, names: set[str]) -> None:
+async def test_pods_that_may_not_be_asked_are_no_failure(error: KubeError, names: set[str]) -> None:
     async with Fleet() as fleet:
         pods = Pods(fleet)
         pods.error = error
         found = await check(pods)
         assert levels(found) == dict.fromkeys([*names, "Router"], Level.WARN)
+
+
+async def test_pods_that_do_not_answer_are_no_failure() -> None:
+    async with Fleet() as fleet:
+        pods = Pods(fleet)
+        pods.error, pods.exec_error = KEPT_OUT, UnavailableError("a command in chat-router failed: exit code 1")
+        names = ("Engine chat-prefill-0", "Engine chat-decode-0", "Router")
+        assert levels(await check(pods)) == dict.fromkeys(names, Level.WARN)
 
 
 async def test_a_threshold_beyond_a_short_check() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster import Client
-from e2e.node.harness import NodeSite, Platform, install, opened
+from e2e.node.harness import SECRET, NodeSite, Platform, install, opened
 
 
 @pytest.fixture(scope="session")
@@ -18,4 +18,23 @@ def platform(node_cluster: Client) -> Platform:
 def site(platform: Platform) -> Iterator[NodeSite]:
     """A namespace of the test's own."""
     with opened(platform) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def fleet(platform: Platform) -> Iterator[NodeSite]:
+    """`chat` reuses, `one-way` may not, in `unguarded` the plugin is kept out; two have no prefill engines.
+
+    They stand side by side in one namespace.
+    """
+    none = {"replicas": 0, "gpus": 0}
+    with opened(platform) as site:
+        slow = site.engine(ENGINESIM_SPEED_MODEL="qwen3-32b", ENGINESIM_TIME_SCALE="1")
+        site.create("chat")
+        site.create("one-way", engine=slow, transfer={"fabric": "UCX", "bidirectional": False})
+        site.create("unguarded", engine=site.engine(VLLM_PLUGINS="lora_filesystem_resolver", TEAM_TOKEN=SECRET))
+        site.create("decode-only", prefill=none)
+        site.create("strict", prefill=none, router={"whenNoPrefill": "Fail"})
+        for name in ("chat", "one-way", "unguarded", "decode-only", "strict"):
+            site.wait_ready(name)
         yield site

@@ -32,6 +32,8 @@ MODEL: Final = "sim"
 WEIGHTS: Final = "/models/sim"
 """Path of the model. To the simulated engine another path is another model: other KV, other answers."""
 REPLY_TOKENS: Final = 40
+SECRET: Final = "canary-7f3a9c"  # noqa: S105 (of a test)
+"""Value of an environment variable that nothing may tell."""
 
 
 @dataclass(frozen=True)

@@ -5,35 +5,18 @@ Several custom resources stand side by side in one namespace, each with another 
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from e2e.cluster import eventually
-from e2e.node.harness import MODEL, NodeSite, Platform, Talk, metrics, opened, restarts, wrong
+from e2e.node.harness import MODEL, NodeSite, Talk, metrics, restarts, wrong
 from e2e.site import Body
 from kvloop.cli.load import LoadError
 
 pytestmark = pytest.mark.node
 
-NONE = {"replicas": 0, "gpus": 0}
 STATUS_S = 90
 """Longest wait for numbers in the status, which are written once a minute."""
-
-
-@pytest.fixture(scope="module")
-def fleet(platform: Platform) -> Iterator[NodeSite]:
-    """`chat` reuses, `one-way` may not, in `unguarded` the plugin is kept out; two have no prefill engines."""
-    with opened(platform) as site:
-        slow = site.engine(ENGINESIM_SPEED_MODEL="qwen3-32b", ENGINESIM_TIME_SCALE="1")
-        site.create("chat")
-        site.create("one-way", engine=slow, transfer={"fabric": "UCX", "bidirectional": False})
-        site.create("unguarded", engine=site.engine(VLLM_PLUGINS="lora_filesystem_resolver"))
-        site.create("decode-only", prefill=NONE)
-        site.create("strict", prefill=NONE, router={"whenNoPrefill": "Fail"})
-        for name in ("chat", "one-way", "unguarded", "decode-only", "strict"):
-            site.wait_ready(name)
-        yield site
 
 
 async def converse(site: NodeSite, name: str, conversations: int = 2, turns: int = 4) -> list[Talk]:

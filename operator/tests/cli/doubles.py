@@ -1,7 +1,7 @@
 """A cluster in memory, in the place of the one that a kubeconfig names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -32,6 +32,8 @@ class Cluster(Session):
         self.errors: dict[str, KubeError] = {}
         self.refusal: KubeError | None = None
         """What a dry run ends with."""
+        self.denied: set[tuple[str, str]] = set()
+        """Verbs and resources to which there is no right."""
         self.kubernetes = "v1.34.2"
         self.apis: set[str] = set()
         self.texts: dict[str, str] = {}
@@ -94,6 +96,12 @@ class Cluster(Session):
         if self.refusal:
             raise self.refusal
         return body
+
+    async def may(self, verb: str, kind: Kind, namespace: str, subresource: str = "") -> bool:
+        return (verb, f"{kind.plural}/{subresource}".rstrip("/")) not in self.denied
+
+    async def run(self, namespace: str, pod: str, container: str, command: Sequence[str], line: str) -> str:
+        raise UnavailableError(f"a command in {pod} failed")
 
     def _text(self, key: str) -> str:
         if key not in self.texts:

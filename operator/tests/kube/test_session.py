@@ -9,7 +9,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import ApiClient
 
-from kvloop.kube.errors import ForbiddenError, NotFoundError, UnavailableError
+from kvloop.kube.errors import ForbiddenError, KubeError, NotFoundError, UnavailableError
 from kvloop.kube.kinds import CUSTOM_RESOURCE, POD, Kind
 from kvloop.kube.session import TIMING, Session
 
@@ -144,3 +144,45 @@ async def test_no_server(tmp_path: Path) -> None:
     async with await Session.open(kubeconfig(tmp_path / "config", "http://127.0.0.1:1")) as session:
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1"):
             await session.ask("team", "p", 1, "/")
+
+
+SUCCESS = b'\x03{"status": "Success"}'
+
+
+@pytest.mark.parametrize(
+    ("frames", "printed"),
+    [
+        ([b"\x01", b"\x01one ", b"\x02noise", b"\x01two", SUCCESS], "one two"),
+        ([b'\x03{"status": "Failure", "message": "exit code 1"}'], "exit code 1"),
+        ([b"\x01half"], "cut off"),
+    ],
+)
+async def test_a_command_in_a_container(frames: list[bytes], printed: str) -> None:
+    asked: list[tuple[str, list[str], bytes]] = []
+
+    async def serve(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        asked.append((request.path, request.query.getall("command"), await socket.receive_bytes()))
+        for frame in frames:
+            await socket.send_bytes(frame)
+        await socket.close()
+        return socket
+
+    server = Server()
+    server.handle = serve  # type: ignore[method-assign,assignment]  # the same routes, another protocol
+    async with server.running() as configuration, Session(ApiClient(configuration), "team") as session:
+        command = session.run("team", "chat-0", "router", ["python3", "-c", "x y"], "line")
+        if SUCCESS in frames:
+            assert await command == printed
+        else:
+            with pytest.raises(UnavailableError, match=printed):
+                await command
+    assert asked == [("/api/v1/namespaces/team/pods/chat-0/exec", ["python3", "-c", "x y"], b"\x00line\n")]
+
+
+@pytest.mark.parametrize(("code", "error"), [(403, ForbiddenError), (404, NotFoundError), (500, KubeError)])
+async def test_a_command_that_may_not_run(session: Session, server: Server, code: int, error: type[KubeError]) -> None:
+    server.answers = [status(code, "no")]
+    with pytest.raises(error):
+        await session.run("team", "chat-0", "router", ["x"], "")

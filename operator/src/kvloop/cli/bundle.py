@@ -22,6 +22,7 @@ from kvloop.cli.collect import OPERATOR, installations, labelled
 from kvloop.cli.exits import NO, errors, fail
 from kvloop.cli.output import Format, to_yaml
 from kvloop.cli.progress import progress
+from kvloop.cli.reach import Reach, bastion
 from kvloop.cli.target import Context, Kubeconfig, Namespace, Target, find
 from kvloop.kube.client import Body
 from kvloop.kube.errors import KubeError
@@ -170,17 +171,17 @@ async def _node(session: Session, name: str) -> str:
 
 
 def _of_pods(found: Bundle, session: Session, pods: list[Body], lines: int) -> Iterator[tuple[str, Awaitable[str]]]:
+    reach = Reach(session, bastion(pods))
     for pod in pods:
-        meta = pod["metadata"]
-        namespace, name, component = meta["namespace"], meta["name"], meta["labels"].get(APP_COMPONENT)
+        name, component = pod["metadata"]["name"], pod["metadata"]["labels"].get(APP_COMPONENT)
         if _logs_content(pod):
             found.missing[f"logs/{name}"] = "the engine logs what is asked and answered"
         else:
             yield from _logs(session, pod, lines)
         if port := _METRICS.get(component):
-            yield f"metrics/{name}.txt", _asked(session, namespace, name, port, "/metrics")
+            yield f"metrics/{name}.txt", _asked(reach, pod, port, "/metrics")
         if component == router.COMPONENT:
-            yield f"reuse/{name}.json", _asked(session, namespace, name, ROUTER_ADMIN, "/reuse")
+            yield f"reuse/{name}.json", _asked(reach, pod, ROUTER_ADMIN, "/reuse")
 
 
 def _logs_content(pod: Body) -> bool:
@@ -209,8 +210,8 @@ async def _log(session: Session, pod: Body, container: str, lines: int, *, previ
     return redact.log(text)
 
 
-async def _asked(session: Session, namespace: str, pod: str, port: int, path: str) -> str:
-    answer = await session.ask(namespace, pod, port, path)
+async def _asked(reach: Reach, pod: Body, port: int, path: str) -> str:
+    answer = await reach.ask(pod, port, path)
     if answer.status != 200:
         raise KubeError(f"answered {answer.status}", answer.status)
     return redact.text(answer.text)

@@ -44,8 +44,8 @@ def check(
     Always: the API server, the CRD, the operator. With a resource: its rules, versions and images, what it refers to,
     nodes, quotas and policies. Once it is Ready: the guard in each engine, transfers in both directions, handles in
     streams, and whether a second turn is answered as a cold engine answers it. This sends each engine a few short
-    requests through the API server, with the right to `get` and `create` pods/proxy; set KVLOOP_API_KEY where the
-    router wants a key. Of Secrets only the existence is looked at.
+    requests: through the API server (pods/proxy), or, where NetworkPolicies keep it out, by a program in a router's pod
+    (pods/exec). Set KVLOOP_API_KEY where the router wants a key. Of Secrets only the existence is looked at.
 
     Exit codes: 0 nothing failed, though there may be warnings; 1 something failed; 2 the cluster or the file is
     unusable.

@@ -1,6 +1,6 @@
 """What a person may ask of a cluster from a laptop: reads, trials, and requests to pods through the API server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -166,3 +166,16 @@ class Session:
         if answer.status >= 400 and (status := status_of(answer.text)).get("kind") == "Status":
             raise from_status(answer.status, status)
         return answer
+
+    async def run(self, namespace: str, pod: str, container: str, command: Sequence[str], line: str) -> str:
+        """What a command prints that runs in a container and gets a line on its standard input.
+
+        Raises:
+            UnavailableError: it does not run, or does not end well.
+        """
+        query = [("container", container), *((name, "true") for name in ("stdin", "stdout"))]
+        query += [("command", word) for word in command]
+        output, status = await self._transport.run(POD.path(namespace, pod, "exec"), query, line)
+        if (told := status_of(status)).get("status") != "Success":
+            raise UnavailableError(f"a command in {pod} failed: {told.get('message') or 'it was cut off'}")
+        return output

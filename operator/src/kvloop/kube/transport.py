@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +82,35 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError) as raw:
             raise UnavailableError(f"{method} {path}: {str(raw) or type(raw).__name__}") from raw
 
+    async def run(self, path: str, query: Sequence[tuple[str, str]], line: str) -> tuple[str, str]:
+        """What a command prints that gets a line on its standard input; and the `Status` that it ends with, as JSON.
+
+        Raises:
+            UnavailableError: there is no connection.
+            KubeError: the server refuses it; without the server's words, which no client gets at here.
+        """
+        _, url, headers, *_ = await self._api.param_serialize(
+            "GET", path, query_params=list(query), auth_settings=["BearerToken"]
+        )
+        client, settings = self._api.rest_client, self._api.configuration
+        client.pool_manager = client.pool_manager or client._create_pool_manager()  # noqa: SLF001 (made at a first request)
+        output: dict[int, bytes] = {}
+        try:
+            async with (
+                asyncio.timeout(self.timing.request_seconds),
+                client.pool_manager.ws_connect(
+                    url, headers=headers, protocols=_PROTOCOLS, proxy=settings.proxy
+                ) as socket,
+            ):
+                await socket.send_bytes(bytes([_STDIN]) + f"{line}\n".encode())
+                async for message in socket:
+                    output[message.data[0]] = output.get(message.data[0], b"") + message.data[1:]
+        except aiohttp.WSServerHandshakeError as raw:
+            raise from_status(raw.status, {"message": f"GET {path}: {raw.status} {raw.message}"}) from raw
+        except (aiohttp.ClientError, TimeoutError, OSError) as raw:
+            raise UnavailableError(f"GET {path}: {str(raw) or type(raw).__name__}") from raw
+        return output.get(_STDOUT, b"").decode(errors="replace"), output.get(_STATUS, b"").decode(errors="replace")
+
     async def _retrying(
         self, verb: str, kind: Kind, path: str, read: Callable[[Any], Awaitable[Any]], options: dict[str, Any]
     ) -> Any:
@@ -118,6 +147,10 @@ class Transport:
             self._observer(verb, kind.kind, code, time.monotonic() - start)
         return answer
 
+
+_STDIN, _STDOUT, _STATUS = 0, 1, 3
+"""Channels of a running command: https://kubernetes.io/docs/reference/generated/kubernetes-api/ has `exec`."""
+_PROTOCOLS: Final = ("v4.channel.k8s.io",)
 
 _METHODS: Final = {"apply": "patch", "create": "post", "delete": "delete", "get": "get", "list": "get"}
 

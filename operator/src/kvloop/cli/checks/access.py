@@ -9,10 +9,11 @@ from kvloop.cli.checks.finding import Finding, fail, ok, unseen, warn
 from kvloop.cli.checks.nodes import requests
 from kvloop.kube.client import Body
 from kvloop.kube.errors import ConflictError, ForbiddenError, InvalidError
-from kvloop.kube.kinds import CUSTOM_RESOURCE, NAMESPACE, RESOURCE_QUOTA
+from kvloop.kube.kinds import CUSTOM_RESOURCE, NAMESPACE, POD, RESOURCE_QUOTA
 from kvloop.kube.session import Session
 from kvloop.plan.scope import Scope
 
+_WANTED: Final = (("patch", CUSTOM_RESOURCE, ""), ("get", POD, "log"), ("create", POD, "proxy"))
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 
 
@@ -35,6 +36,18 @@ async def admission(session: Session, namespace: str, body: Body) -> Finding:
     except ConflictError as error:
         return warn("Admission", error.message, "try again")
     return ok("Admission", "the API server would take the resource")
+
+
+async def rights(session: Session, namespace: str) -> Finding:
+    """Whoever asks may do what kvloop's commands and an edit of the resource need."""
+    missing = [
+        f"{verb} {kind.plural}{subresource and f'/{subresource}'}"
+        for verb, kind, subresource in _WANTED
+        if not await session.may(verb, kind, namespace, subresource)
+    ]
+    if missing:
+        return warn("Rights", f"you may not {', '.join(missing)}", "ask for these rights, or somebody who has them")
+    return ok("Rights", "you may edit the resource, and read and ask its pods")
 
 
 async def pod_security(session: Session, scope: Scope) -> Finding:

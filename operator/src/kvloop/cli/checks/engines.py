@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kvloop.api.labels import APP_COMPONENT, ENGINE_HTTP, REVISION, ROLE, ROUTER_ADMIN, Role
+from kvloop.api.labels import ENGINE_HTTP, REVISION, ROLE, Role
 from kvloop.cli.load import TEXT
+from kvloop.cli.reach import Reach
 from kvloop.kube.client import Body
-from kvloop.kube.session import Session
 from kvloop.kube.transport import Answer
-from kvloop.plan.router import CLIENT_PORT, COMPONENT
 
 HANDLE: Final = "kv_transfer_params"
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -32,16 +31,20 @@ class Reply:
 
 @dataclass(frozen=True)
 class Server:
-    """A pod that answers HTTP."""
+    """A pod that answers HTTP on a port."""
 
-    session: Session = field(repr=False)
-    namespace: str
-    name: str
+    reach: Reach = field(repr=False)
+    pod: Body = field(repr=False)
     port: int
+
+    @property
+    def name(self) -> str:
+        """Of the pod."""
+        return str(self.pod["metadata"]["name"])
 
     async def ask(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """A good answer. Raises `RefusedError`, or `KubeError` where the pod cannot be reached."""
-        answer = await self.session.ask(self.namespace, self.name, self.port, path, body=body, headers=headers)
+        answer = await self.reach.ask(self.pod, self.port, path, body=body, headers=headers)
         if answer.status != 200:
             raise RefusedError(f"{self.name} answered {answer.status}: {answer.text.strip()[:300]}")
         return answer
@@ -96,33 +99,14 @@ class Engine(Server):
         return sum(value for found, value in samples if labels.items() <= found.items())
 
 
-async def engine(session: Session, pod: Body) -> Engine:
+async def engine(reach: Reach, pod: Body) -> Engine:
     """An engine with what it tells of itself. Raises as `Server.ask`."""
-    meta = pod["metadata"]
-    role, revision = Role(meta["labels"][ROLE]), meta["labels"][REVISION]
+    labels = pod["metadata"]["labels"]
     arguments = " ".join(each for container in pod["spec"]["containers"] for each in container.get("args") or ())
     both_ways = '"bidirectional_kv_xfer": true' in arguments
-    plain = Engine(session, meta["namespace"], meta["name"], ENGINE_HTTP, role, revision, both_ways)
+    plain = Engine(reach, pod, ENGINE_HTTP, Role(labels[ROLE]), labels[REVISION], both_ways)
     samples = _samples((await plain.ask("/metrics")).text, "kvloop_engine_info")
     return replace(plain, info=samples[0][0]) if samples else plain
-
-
-def routers(session: Session, pods: list[Body]) -> list[Server]:
-    """The client ports of routers that are ready."""
-    ready = [pod["metadata"] for pod in pods if is_ready(pod)]
-    found = [meta for meta in ready if meta["labels"].get(APP_COMPONENT) == COMPONENT]
-    return [Server(session, meta["namespace"], meta["name"], CLIENT_PORT) for meta in found]
-
-
-def admin(router: Server) -> Server:
-    """The admin port of a router."""
-    return Server(router.session, router.namespace, router.name, ROUTER_ADMIN)
-
-
-def is_ready(pod: Body) -> bool:
-    """Whether a pod is ready and stays."""
-    conditions = {each["type"]: each["status"] for each in (pod.get("status") or {}).get("conditions") or ()}
-    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 
 
 def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:

@@ -4,17 +4,20 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from kvloop.api.contract.summary import ReuseSummary
-from kvloop.api.labels import ROLE
-from kvloop.cli.checks.engines import HANDLE, Engine, RefusedError, Server, admin, engine, is_ready, routers
+from kvloop.api.labels import ROLE, ROUTER_ADMIN
+from kvloop.cli.checks.engines import HANDLE, Engine, RefusedError, Server, engine
 from kvloop.cli.checks.exchange import STEPS, WORDS, WRONG, Exchange, ExchangeError, pairs
 from kvloop.cli.checks.finding import Finding, fail, ok, unseen, warn
 from kvloop.cli.load import prose
+from kvloop.cli.reach import Reach, bastion, is_ready
 from kvloop.kube.client import Body
 from kvloop.kube.errors import ForbiddenError, KubeError
 from kvloop.kube.session import Session
+from kvloop.plan.router import CLIENT_PORT
 from kvloop.plan.scope import Scope
 
 API_KEY: Final = "KVLOOP_API_KEY"
@@ -25,30 +28,33 @@ MOST_TOKENS: Final = 1024
 _AT_ONCE: Final = 4
 _STATUS: Final = "see kvloop status"
 _UNREACHABLE: Final = (
-    "the API server must reach pods for this, and a NetworkPolicy may keep it out; kvloop status tells what the"
-    " operator sees"
+    "the API server, or else a router, must reach pods for this; kvloop status tells what the operator sees"
 )
 
 
 async def live(session: Session, scope: Scope, pods: list[Body], advance: Callable[[], None]) -> AsyncIterator[Finding]:
     """Everything that can be asked of a resource's pods."""
-    found, problems = await _engines(session, pods)
+    router = bastion(pods)
+    reach = Reach(session, router)
+    found, problems = await _engines(reach, pods)
     for finding in problems:
         yield finding
     if found:
         yield guards(found)
         for finding in await _exchanges(scope, found, advance):
             yield finding
-    servers = routers(session, pods)
-    yield await _router(scope, servers[0], found) if servers else fail("Router", "none is ready", "see its log")
+    if router is None:
+        yield fail("Router", "none is ready", "see its log")
+    else:
+        yield await _router(scope, Server(reach, router, CLIENT_PORT), found)
 
 
-async def _engines(session: Session, pods: list[Body]) -> tuple[list[Engine], list[Finding]]:
+async def _engines(reach: Reach, pods: list[Body]) -> tuple[list[Engine], list[Finding]]:
     found, problems = [], []
     for pod in pods:
         if ROLE in pod["metadata"]["labels"] and is_ready(pod):
             try:
-                found.append(await engine(session, pod))
+                found.append(await engine(reach, pod))
             except ForbiddenError as error:
                 return found, [unseen("Engines", error.message)]
             except (KubeError, RefusedError) as error:
@@ -147,7 +153,7 @@ async def _turns(scope: Scope, router: Server, engines: list[Engine], headers: d
 
 async def _reuse(router: Server) -> ReuseSummary | None:
     try:
-        return ReuseSummary.model_validate_json((await admin(router).ask("/reuse")).text)
+        return ReuseSummary.model_validate_json((await replace(router, port=ROUTER_ADMIN).ask("/reuse")).text)
     except (KubeError, RefusedError):
         return None
 

@@ -73,6 +73,7 @@ async def _resource(session: Session, scope: Scope, pods: list[Body]) -> AsyncIt
         *spec.spec(scope),
         *await _apis(session, scope),
         *await references.references(session, scope.namespace, children),
+        await access.rights(session, scope.namespace),
         await access.pod_security(session, scope),
         *await access.quotas(session, scope.namespace, children, pods),
     ):
