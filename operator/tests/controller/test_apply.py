@@ -14,6 +14,7 @@ from kvloop.kube.errors import (
     ServerError,
     UnavailableError,
 )
+from kvloop.plan.observed import ChildRef
 
 from .doubles import KEY, OWNER, Body, Clock, MemoryKube, owned, resource
 
@@ -70,6 +71,23 @@ async def test_after_a_restart_nothing_is_written(bench: Bench) -> None:
     assert await bench.writes(SERVICE, STATEFUL_SET) == []
 
 
+async def test_after_a_restart_what_others_edited_is_looked_at_and_undone_only_if_it_is_ours(bench: Bench) -> None:
+    await bench.apply(SERVICE)
+    stored = bench.kube.objects["Service", "chat"]
+    stored["metadata"]["managedFields"].append({"manager": "cloud", "operation": "Update", "time": "2031"})
+    stored["spec"] = {"ports": 1, "theirs": 2}
+    bench.restart()
+    assert await bench.writes(SERVICE) == []
+    stored["spec"] = {"ports": 2}
+    bench.restart()
+    assert await bench.writes(SERVICE) == [("apply", "Service", "chat")]
+    stored = bench.kube.objects["Service", "chat"]
+    stored["metadata"]["managedFields"].append({"manager": "cloud", "operation": "Update", "time": "2031"})
+    bench.restart()
+    del bench.kube.objects["Service", "chat"]
+    assert await bench.writes(SERVICE) == [("apply", "Service", "chat")], "gone meanwhile"
+
+
 async def test_only_what_differs_is_written(bench: Bench) -> None:
     await bench.apply(SERVICE, STATEFUL_SET)
     assert await bench.writes(SERVICE | {"spec": {"ports": 2}}, STATEFUL_SET) == [("apply", "Service", "chat")]
@@ -79,6 +97,13 @@ async def test_what_is_no_longer_wanted_is_deleted(bench: Bench) -> None:
     await bench.apply(SERVICE, STATEFUL_SET)
     assert await bench.writes(STATEFUL_SET) == [("delete", "Service", "chat")]
     assert await bench.writes(STATEFUL_SET) == []
+
+
+async def test_what_pods_still_need_is_kept(bench: Bench) -> None:
+    await bench.apply(SERVICE, STATEFUL_SET)
+    outcome, kept = Outcome(), {ChildRef("Service", "chat")}
+    await bench.applier.apply(KEY, OWNER, [STATEFUL_SET], outcome, kept)
+    assert ("Service", "chat") in bench.kube.objects
 
 
 async def test_only_what_the_resource_owns_is_deleted(bench: Bench) -> None:

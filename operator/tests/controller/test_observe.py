@@ -64,14 +64,14 @@ def test_every_field_of_a_record_is_copied() -> None:
     body["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:06Z"
     body["metadata"]["labels"] |= {REVISION: "r", "controller-revision-hash": "c"}
     body["metadata"]["annotations"] = {TEMPLATE_HASH: "t"}
-    body["spec"]["nodeName"] = "n"
+    body["spec"] = {"nodeName": "n", "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": "c"}]}
     record = observe.pod(body)
     assert _unset(record) == ["unschedulable"], "which a scheduled pod does not have"
     assert _unset(record.containers[0]) == []
     workload = owned("Deployment", "d", {"replicas": 1, "updateStrategy": {"rollingUpdate": {"partition": 1}}})
     workload["metadata"] |= {"uid": "u", "generation": 1, "annotations": {APPLIED_HASH: "h"}}
     failure = {"type": "ReplicaFailure", "status": "True", "message": "no"}
-    counts = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "currentRevision": "c"}
+    counts = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "currentRevision": "c", "updateRevision": "u"}
     workload["status"] = {"observedGeneration": 1, "conditions": [failure], **counts}
     child = observe.child(workload)
     assert _unset(child) == []

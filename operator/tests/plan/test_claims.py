@@ -1,12 +1,14 @@
 """GPUs and EFA devices by dynamic resource allocation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvloop.api.labels import Role
 from kvloop.plan import claims
+from kvloop.plan.observed import Child, ChildRef, Observed, Pod, Workload
 from kvloop.plan.scope import Scope
 
 Scoped = Callable[..., Scope]
@@ -69,3 +71,25 @@ def test_no_claim_without_dynamic_resource_allocation(scope: Scoped) -> None:
     assert not claims.uses_claim(scope({"transfer": {"fabric": "EFA"}}))
     ucx = {"transfer": {"fabric": "UCX", "efa": {"mechanism": "DynamicResourceAllocation"}}}
     assert not claims.uses_claim(scope(ucx))
+
+
+TEMPLATE = ChildRef("ResourceClaimTemplate", "chat-prefill-older")
+
+
+def observed(*pods: Pod, generation: int = 1, **revisions: str) -> Observed:
+    """With an older template, and a StatefulSet of each role whose controller has seen generation 1."""
+    refs = [ChildRef("StatefulSet", f"chat-{role}") for role in Role]
+    workload = Workload(2, current_revision="a", update_revision=revisions.get("update", "a"))
+    sets = {ref: Child(ref, "u", "1-2-3", generation, 1, workload=workload) for ref in refs}
+    return Observed(0.0, {TEMPLATE: Child(TEMPLATE, "u", "1-2-3"), **sets}, pods)
+
+
+def test_a_template_stays_while_a_pod_has_it_or_may_be_made_with_it(scope: Scoped) -> None:
+    scoped = scope(dra("p5.48xlarge", 1))
+    older = Pod("chat-prefill-0", "u", "prefill", claim_templates=(TEMPLATE.name,))
+    assert claims.in_use(scoped, observed(older)) == {TEMPLATE}
+    assert claims.in_use(scoped, observed(update="b")) == {TEMPLATE}, "a pod below the partition may come back"
+    assert claims.in_use(scoped, observed(generation=2)) == {TEMPLATE}, "of the new template nothing is known yet"
+    newer = replace(older, claim_templates=("chat-prefill-newer",))
+    assert claims.in_use(scoped, observed(newer)) == frozenset()
+    assert claims.in_use(scoped, None) == frozenset()

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,8 +84,10 @@ class Applier:
         self._clock = clock
         self._records: dict[Key, dict[ChildRef, Record]] = {}
 
-    async def apply(self, key: Key, owner: str, children: Iterable[Body], outcome: Outcome) -> None:
-        """Apply the children of the resource with the uid `owner`, in order, and delete what else it owns.
+    async def apply(
+        self, key: Key, owner: str, children: Iterable[Body], outcome: Outcome, keep: Container[ChildRef] = ()
+    ) -> None:
+        """Apply the children of the resource with the uid `owner`, in order, and delete what else it owns but `keep`.
 
         A child that is refused does not hold up the others.
 
@@ -99,7 +101,7 @@ class Applier:
         for ref, body in wanted.items():
             await self._child(key, ref, owner, body, outcome)
         for ref, entry in tuple(self._cache.children(key).items()):
-            if ref not in wanted and entry.child.owner_uid == owner and not entry.deleting:
+            if ref not in wanted and ref not in keep and entry.child.owner_uid == owner and not entry.deleting:
                 await self._prune(key, ref, entry, outcome)
 
     def forget(self, key: Key) -> None:
@@ -123,8 +125,8 @@ class Applier:
         records = self._records.setdefault(key, {})
         record = records.get(ref)
         entry = self._cache.children(key).get(ref)
-        if entry and record is None and entry.child.applied_hash == digest and not entry.edited:
-            records[ref] = record = Record(digest, entry.uid, entry.fields)  # applied before this process began
+        if entry and record is None and entry.child.applied_hash == digest and await self._stands(key, entry, body):
+            records[ref] = record = Record(digest, entry.uid, entry.fields)
         if record and record.digest == digest and self._wait(record, entry, outcome):
             return
         uid = entry.uid if entry else ""
@@ -140,6 +142,19 @@ class Applier:
         else:
             records[ref] = self._applied(record, digest, uid, fields)
             log.info("applied %s %s", ref.kind, ref.name, extra=key.extra)
+
+    async def _stands(self, key: Key, entry: ChildEntry, body: Body) -> bool:
+        """Whether a child that was applied before this process began is still as it was then.
+
+        Others may have edited what is not ours, as the controllers of cloud providers do: then the object tells.
+        """
+        if not entry.edited:
+            return True
+        try:
+            live = await self._kube.get(entry.kind, key.namespace, entry.child.ref.name)
+        except NotFoundError:
+            return False
+        return covers(live, body)
 
     def _wait(self, record: Record, entry: ChildEntry | None, outcome: Outcome) -> bool:
         """Whether what was sent last is not to be sent again now."""
@@ -174,7 +189,7 @@ class Applier:
         entry = self._cache.children(key).get(ref)
         if entry is None:
             try:
-                return self._seen(key, ref, await self._kube.apply(body, new=True))
+                return self._seen(await self._kube.apply(body, new=True))
             except ConflictError:
                 live = await self._kube.get(ref.kind, key.namespace, ref.name)
                 if not _ours(live, key, owner):
@@ -183,7 +198,7 @@ class Applier:
         if entry.child.owner_uid not in {owner, None}:
             raise NameTakenError(_TAKEN.format(ref=ref))
         await self._release_replicas(ref, entry, body)
-        return self._seen(key, ref, await self._kube.apply(body))
+        return self._seen(await self._kube.apply(body))
 
     async def _explained(self, key: Key, body: Body, failure: ApplyFailure, error: KubeError) -> ApplyFailure:
         """The failure, with the names of immutable fields where the API server names the others only."""
@@ -209,9 +224,10 @@ class Applier:
             replicas = entry.child.workload.replicas
             await self._kube.apply_scale(ref.kind, body["metadata"]["namespace"], ref.name, replicas)
 
-    def _seen(self, key: Key, ref: ChildRef, answer: Body) -> str:
+    def _seen(self, answer: Body) -> str:
+        """Not the fields that the cache knows: a watch may have told of a later edit already."""
         self._cache.see(answer)
-        return self._cache.children(key)[ref].fields
+        return observe.owned_fields(answer)
 
     async def _prune(self, key: Key, ref: ChildRef, entry: ChildEntry, outcome: Outcome) -> None:
         try:

@@ -61,6 +61,7 @@ def _workload(body: Body) -> Workload:
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current_revision=status.get("currentRevision", ""),
+        update_revision=status.get("updateRevision", ""),
         create_failure=next((condition.get("message", "") for condition in failure), ""),
     )
 
@@ -75,7 +76,7 @@ def with_create_failure(record: Child, warnings: Iterable[Warned]) -> Child:
 
 def pod(body: Body) -> Pod:
     """Record of a pod."""
-    meta, status = body["metadata"], body.get("status") or {}
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels = meta.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
@@ -87,12 +88,13 @@ def pod(body: Body) -> Pod:
         revision=labels.get(REVISION, ""),
         template=(meta.get("annotations") or {}).get(TEMPLATE_HASH, ""),
         controller_revision=labels.get("controller-revision-hash") or labels.get("pod-template-hash", ""),
+        claim_templates=tuple(each.get("resourceClaimTemplateName", "") for each in spec.get("resourceClaims") or ()),
         phase=status.get("phase", "Pending"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         scheduled=scheduled.get("status") == "True",
         deleting="deletionTimestamp" in meta,
         created_at=seconds(meta["creationTimestamp"]),
-        node=(body.get("spec") or {}).get("nodeName", ""),
+        node=spec.get("nodeName", ""),
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         reason=status.get("reason", ""),
         message=status.get("message", ""),
@@ -172,7 +174,7 @@ def edited_after_us(body: Body) -> bool:
     """Whether anybody else wrote this object, not its status or scale, after our last apply.
 
     For objects that were applied before the operator started, whose `owned_fields` it has nothing to compare with. The
-    record has whole seconds, and no times for what took no effect.
+    record has whole seconds, and does not say whose fields were edited.
     """
     ours = _ours(body)
     if not ours:

@@ -86,7 +86,7 @@ class Reconciler:
             outcome.look_again(WARNINGS_AFTER_SECONDS)
         desired = plan(cr, self._observe(key), self.config)
         if not entry.deleting:
-            await self.applier.apply(key, entry.uid, desired.children, outcome)
+            await self.applier.apply(key, entry.uid, desired.children, outcome, desired.keep)
             await self._delete_pods(key, desired)
         await self._status(key, cr, entry, desired, outcome)
         if outcome.recheck is not None:

@@ -11,8 +11,10 @@ from kvloop.api.labels import Role
 from kvloop.api.v1alpha1.transfer import EFAMechanism, Fabric
 from kvloop.plan import names
 from kvloop.plan.hashing import digest
+from kvloop.plan.observed import Child, ChildRef, Observed
 from kvloop.plan.scope import Scope
 
+KIND = "ResourceClaimTemplate"
 CLAIM = "devices"
 EFA_CLASS = "efa.networking.k8s.aws"
 GPU_CLASSES = {"nvidia.com/gpu": "gpu.nvidia.com"}
@@ -44,6 +46,28 @@ def build(scope: Scope, role: Role) -> dict[str, Any]:
         component=role,
         devices=devices(scope, role),
     )
+
+
+def in_use(scope: Scope, observed: Observed | None) -> frozenset[ChildRef]:
+    """ResourceClaimTemplates that are there and that pods have, or may be made with.
+
+    Below its partition, a StatefulSet makes pods of its last template anew for as long as its rollout lasts.
+    """
+    if observed is None:
+        return frozenset()
+    there = {ref for ref in observed.children if ref.kind == KIND}
+    if any(_rolling_out(observed.children.get(ChildRef("StatefulSet", names.role(scope.name, role)))) for role in Role):
+        return frozenset(there)
+    used = {name for pod in observed.pods for name in pod.claim_templates}
+    return frozenset(ref for ref in there if ref.name in used)
+
+
+def _rolling_out(child: Child | None) -> bool:
+    """Whether a StatefulSet may still make pods of an older template."""
+    if child is None or child.workload is None:
+        return False
+    unseen = child.observed_generation < child.generation
+    return unseen or child.workload.current_revision != child.workload.update_revision
 
 
 def devices(scope: Scope, role: Role) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from kvloop.plan import (
 )
 from kvloop.plan import revision as revisions
 from kvloop.plan.config import PlanConfig
-from kvloop.plan.observed import Observed
+from kvloop.plan.observed import ChildRef, Observed
 from kvloop.plan.rollout import Rollout, step
 from kvloop.plan.scope import Scope
 from kvloop.plan.sides import sides
@@ -33,11 +33,13 @@ from kvloop.plan.sides import sides
 class Desired:
     """Children in the order in which to apply them, and what was decided on the way.
 
+    `keep` are children that are no longer planned and must not go yet, since pods of an older template need them.
     `rollout` is the step of the rollout that the children take, `delete_pods` the names of the pods in its way, `url`
     where clients inside the cluster reach the router, `node_selector` the labels of nodes that engines may run on.
     """
 
     children: tuple[dict[str, Any], ...]
+    keep: frozenset[ChildRef]
     revision: str
     resolved: ResolvedStatus
     rollout: Rollout
@@ -58,6 +60,7 @@ def plan(cr: DisaggregatedInference, observed: Observed | None, config: PlanConf
     deleting = cr.metadata.deletion_timestamp is not None
     return Desired(
         children=() if deleting else _children(scope, revision, list(workloads.values()), observed),
+        keep=claims.in_use(scope, observed),
         revision=revision,
         resolved=scope.resolved.to_status(),
         rollout=rollout,

@@ -23,10 +23,10 @@ class ChildRef:
 class Workload:
     """What a StatefulSet or Deployment says of its pods.
 
-    `replicas` and `partition` are of spec, the rest of status (`pods` is status.replicas; `current_revision` is a
-    StatefulSet's status.currentRevision, from which pods below the partition are made). `create_failure` is why it
-    cannot make pods, empty if it can: the message of a Deployment's condition ReplicaFailure, or of a StatefulSet's
-    newest event FailedCreate.
+    `replicas` and `partition` are of spec, the rest of status (`pods` is status.replicas; `current_revision` and
+    `update_revision` are a StatefulSet's, from which pods below the partition, and from it up, are made; they are equal
+    when a rollout has ended). `create_failure` is why it cannot make pods, empty if it can: the message of a
+    Deployment's condition ReplicaFailure, or of a StatefulSet's newest event FailedCreate.
     """
 
     replicas: int
@@ -35,6 +35,7 @@ class Workload:
     ready: int = 0
     updated: int = 0
     current_revision: str = ""
+    update_revision: str = ""
     create_failure: str = ""
 
 
@@ -81,9 +82,9 @@ class Pod:
 
     `component` is the label APP_COMPONENT: prefill, decode, router and so on. `revision` is the label REVISION,
     `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash (of a ReplicaSet's
-    pod: pod-template-hash). `ready` is the condition Ready, `scheduled` the condition PodScheduled, and
-    `unschedulable` the latter's message when it is False. `reason` and `message` are status.reason and status.message,
-    as of an evicted pod. `containers` has init containers first.
+    pod: pod-template-hash). `claim_templates` are names of ResourceClaimTemplates. `ready` is the condition Ready,
+    `scheduled` the condition PodScheduled, and `unschedulable` the latter's message when it is False. `reason` and
+    `message` are status.reason and status.message, as of an evicted pod. `containers` has init containers first.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Pod:
     revision: str = ""
     template: str = ""
     controller_revision: str = ""
+    claim_templates: tuple[str, ...] = ()
     phase: str = "Pending"
     ready: bool = False
     scheduled: bool = False
