@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kvloop.api.labels import KIND
-from kvloop.controller.cache import Cache, Key, key_of
+from kvloop.controller.cache import GONE, Cache, Key, key_of
 from kvloop.plan.observed import ChildRef
 
 from .doubles import KEY, OWNER, Body, MemoryKube, owned, pod, resource
@@ -42,13 +42,35 @@ def test_an_older_version_changes_nothing() -> None:
     assert entry.generation == 2
 
 
-def test_a_new_object_of_the_name_replaces_the_old_one_whatever_its_version(service: Body) -> None:
+def test_a_new_object_of_the_name_replaces_the_old_one_and_not_the_other_way_round(service: Body) -> None:
     cache = Cache()
-    cache.see(with_version(service, 1000))
-    anew = service | {"metadata": service["metadata"] | {"uid": "another", "resourceVersion": "5"}}
+    cache.see(service)
+    anew = service | {"metadata": service["metadata"] | {"uid": "another", "resourceVersion": "1000"}}
     assert cache.see(anew) == KEY
+    assert cache.see(with_version(service, 999)) is None, "an event about the old one that comes late"
     assert cache.children(KEY)[ChildRef("Service", "chat")].uid == "another"
     assert cache.forget(service) is None, "the end of the old one is no news about the new one"
+
+
+def test_what_has_gone_does_not_come_back(service: Body) -> None:
+    cache = Cache()
+    for gone in (cache.forget, lambda _: cache.drop({"uid-p"})):
+        cache.see(pod("p"))
+        gone(pod("p"))
+        assert cache.see(pod("p", version=9)) is None, "the answer to a write that was made before"
+        assert not cache.pods(KEY)
+    cache.see(service)
+    cache.drop_child(KEY, ChildRef("Service", "chat"))
+    assert cache.see(with_version(service, 999)) is None
+    assert not cache.children(KEY)
+
+
+def test_not_all_that_has_gone_is_remembered_for_ever(service: Body) -> None:
+    cache = Cache()
+    cache.drop({service["metadata"]["uid"]})
+    for number in range(GONE):
+        cache.drop({str(number)})
+    assert cache.see(service) == KEY, "whose uid is forgotten by now"
 
 
 def test_a_resource_comes_back_as_it_was_without_what_is_not_needed() -> None:
@@ -85,6 +107,13 @@ def test_a_pod_told_to_go_counts_as_going_until_the_watch_shows_it() -> None:
     cache.mark_deleting(KEY, "p")
     (entry,) = cache.pods(KEY)
     assert entry.pod.deleting
+    cache.see(pod("p", version=2))
+    (entry,) = cache.pods(KEY)
+    assert entry.pod.deleting, "an event from before"
+    cache.forget(pod("p"))
+    cache.see(pod("p") | {"metadata": pod("p")["metadata"] | {"uid": "another"}})
+    (entry,) = cache.pods(KEY)
+    assert not entry.pod.deleting
 
 
 def test_versions_and_drop(service: Body) -> None:

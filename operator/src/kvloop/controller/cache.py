@@ -94,6 +94,9 @@ class PodEntry:
 
 Entry = ResourceEntry | ChildEntry | PodEntry
 
+GONE = 4096
+"""How many objects that have gone are remembered; their last events and answers come within seconds."""
+
 
 class Cache:
     """Entries by custom resource. All methods are cheap and none can fail on a well-formed object."""
@@ -102,20 +105,23 @@ class Cache:
         self._resources: dict[Key, ResourceEntry] = {}
         self._children: dict[Key, dict[ChildRef, ChildEntry]] = {}
         self._pods: dict[Key, dict[str, PodEntry]] = {}
+        self._told_to_go: set[str] = set()
+        self._gone: dict[str, None] = {}
         self._awaited: dict[str, int] = {}
         self._arrived = asyncio.Event()
 
     def see(self, body: Body) -> Key | None:
         """Take an object as a watch or an answer shows it; gives its custom resource if anything of interest changed.
 
-        An older version than the one known changes nothing: answers and watches overtake each other.
+        Answers and watches overtake each other. So an older version than the one known, of whichever object of that
+        name, changes nothing, and neither does what has gone: no object comes back under its uid.
         """
         self._arrive(body, _version(body))
-        if (key := key_of(body)) is None:
+        if (key := key_of(body)) is None or body["metadata"]["uid"] in self._gone:
             return None
         table, name, entry = self._place(key, body)
         known = table.get(name)
-        if known and known.uid == entry.uid and known.version > entry.version:
+        if known and known.version > entry.version:
             return None
         table[name] = entry
         return key if known != entry else None
@@ -123,6 +129,7 @@ class Cache:
     def forget(self, body: Body) -> Key | None:
         """Take an object as gone; gives its custom resource if it was known."""
         self._arrive(body, sys.maxsize)
+        self._bury(body["metadata"]["uid"])
         if (key := key_of(body)) is None:
             return None
         table, name, entry = self._place(key, body)
@@ -150,11 +157,13 @@ class Cache:
         """Remember that a pod was told to go, until the watch shows it."""
         table = self._pods.get(key, {})
         if entry := table.get(name):
-            table[name] = replace(entry, pod=replace(entry.pod, deleting=True))
+            self._told_to_go.add(entry.uid)
+            table[name] = _going(entry)
 
     def drop_child(self, key: Key, ref: ChildRef) -> None:
         """Forget a child that is known to be gone."""
-        self._children.get(key, {}).pop(ref, None)
+        if entry := self._children.get(key, {}).pop(ref, None):
+            self._bury(entry.uid)
 
     def versions(self, kind: str) -> dict[str, int]:
         """Version of every known object of a kind, by uid."""
@@ -163,6 +172,8 @@ class Cache:
     def drop(self, uids: Iterable[str]) -> set[Key]:
         """Forget objects that are known to be gone; gives their custom resources."""
         gone = set(uids)
+        for uid in gone:
+            self._bury(uid)
         found = [(key, table, name) for key, table, name, entry in self._entries() if entry.uid in gone]
         return {self._drop(key, table, name) for key, table, name in found}
 
@@ -182,6 +193,12 @@ class Cache:
             return False
         return True
 
+    def _bury(self, uid: str) -> None:
+        self._told_to_go.discard(uid)
+        self._gone[uid] = None
+        if len(self._gone) > GONE:
+            del self._gone[next(iter(self._gone))]
+
     def _arrive(self, body: Body, version: int) -> None:
         uid = body["metadata"]["uid"]
         if uid in self._awaited and self._awaited[uid] <= version:
@@ -196,9 +213,11 @@ class Cache:
             return self._resources, key, _resource_entry(body)
         if body["kind"] == "Pod":
             address = (body.get("status") or {}).get("podIP", "")
-            return self._pods.setdefault(key, {}), meta["name"], PodEntry(observe.pod(body), _version(body), address)
-        entry = child_entry(body)
-        return self._children.setdefault(key, {}), entry.child.ref, entry
+            entry = PodEntry(observe.pod(body), _version(body), address)
+            told = entry.uid in self._told_to_go
+            return self._pods.setdefault(key, {}), meta["name"], _going(entry) if told else entry
+        child = child_entry(body)
+        return self._children.setdefault(key, {}), child.child.ref, child
 
     def _entries(self) -> Iterator[tuple[Key, dict[Any, Any], Any, Entry]]:
         """Every entry, with its resource, and the table and the name in it where it is."""
@@ -233,6 +252,10 @@ def child_entry(body: Body) -> ChildEntry:
         edited=observe.edited_after_us(body),
         deleting="deletionTimestamp" in body["metadata"],
     )
+
+
+def _going(entry: PodEntry) -> PodEntry:
+    return replace(entry, pod=replace(entry.pod, deleting=True))
 
 
 def _version(body: Body) -> int:
