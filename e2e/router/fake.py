@@ -53,6 +53,8 @@ class FakeEngine:
     """Prompt tokens it claims, and on decode the tokens it holds."""
     verified: int | None = None
     """What its guard will report; everything by default."""
+    metrics: bytes | None = None
+    """What it says in place of its metrics."""
     token_ids: list[int] | None = None
     """Of the prompt, in whole answers."""
     pieces: list[str] = field(default_factory=lambda: ["Hello", " world"])
@@ -96,6 +98,8 @@ class FakeEngine:
         return f"http://{self.address}"
 
     async def _metrics(self, _: web.Request) -> web.Response:
+        if self.metrics is not None:
+            return web.Response(body=self.metrics, content_type="text/plain", charset="utf-8")
         active, boot = int(self.guard), self.boot_id
         return web.Response(
             text="# HELP kvloop_engine_info What runs.\n"
@@ -190,6 +194,15 @@ def status(code: int, message: str = "Internal server error") -> Behaviour:
     return behave
 
 
+def whole(answer: dict[str, Any]) -> Behaviour:
+    """Answer with this."""
+
+    async def behave(_: web.Request) -> web.StreamResponse:
+        return web.json_response(answer)
+
+    return behave
+
+
 def drop(after: bytes = b"") -> Behaviour:
     """Cut the connection, after a piece of a stream if there is one."""
 
@@ -201,6 +214,20 @@ def drop(after: bytes = b"") -> Behaviour:
         if request.transport is not None:
             request.transport.abort()
         return response
+
+    return behave
+
+
+def raw(*pieces: bytes, until: asyncio.Event) -> Behaviour:
+    """Send these bytes as they are; before the last piece, wait for `until`. Keeps the connection open."""
+
+    async def behave(request: web.Request) -> web.StreamResponse:
+        assert isinstance(request.transport, asyncio.Transport)
+        request.transport.write(b"".join(pieces[:-1]))
+        await until.wait()
+        request.transport.write(pieces[-1])
+        await asyncio.Event().wait()
+        return web.Response()
 
     return behave
 

@@ -102,6 +102,7 @@ async def test_http_1_0_gets_a_stream_that_ends_with_the_connection(pair: Pair) 
     [
         (b"nonsense\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
@@ -136,6 +137,23 @@ async def test_bodies_that_are_no_json_object(pair: Pair, body: bytes) -> None:
 
 
 async def test_only_known_headers_cross(pair: Pair) -> None:
+DEEP = b'{"%b":' + b"[" * 1000 + b"]" * 1000 + b"}"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/tokenize"])
+@pytest.mark.parametrize("field", [b"messages", b"vllm_xargs"])
+async def test_bodies_that_are_nested_too_deeply(pair: Pair, path: str, field: bytes) -> None:
+    status, answer = await pair.router.post(DEEP % field, path=path)
+    assert status == 400
+    assert b"nested too deeply" in answer
+
+
+async def test_a_trailer_is_no_header(pair: Pair) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    await pair.talk(head, b"%x\r\n%b\r\n" % (len(BODY), BODY), b"0\r\nAuthorization: Bearer k\r\n\r\n")
+    assert "authorization" not in pair.decode.seen[0].headers
+
+
     sent = {
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "authorization": "Bearer k",
@@ -175,6 +193,31 @@ async def test_an_error_that_tells_an_address_is_replaced(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/version", "/v1/embeddings", "/v1/responses/r1?x=1"])
+async def test_an_error_that_repeats_the_request_is_replaced(pair: Pair) -> None:
+    """As vLLM before 0.30 does with a request that it finds invalid, and prefill did not."""
+
+    async def repeat(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": f"1 validation error: {await request.json()}"}}, status=400)
+
+    params = {**pair.prefill.prefill_params({}), "remote_host": "10.0.0.1"}
+    pair.prefill.script.append(fake.whole(pair.prefill.answer("x", params)))
+    pair.decode.script.append(repeat)
+    status, answer = await pair.router.post({"messages": [user("hi")], "top_logprobs": 3})
+    assert status == 400
+    assert b"10.0.0.1" not in answer
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM])
+async def test_an_answer_that_cannot_be_read_and_may_hold_a_handle_is_withheld(pair: Pair, body: bytes) -> None:
+    async def unreadable(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b'{"a": NaN, "kv_transfer_params": {"remote_host": "10.0.0.1"}}')
+
+    pair.decode.script.append(unreadable)
+    status, answer = await pair.router.post(body)
+    assert status == 502
+    assert b"10.0.0.1" not in answer
+
+
 async def test_other_paths_pass_through(pair: Pair, path: str) -> None:
     async def echo(request: web.Request) -> web.StreamResponse:
         return web.json_response({"path": request.path_qs, "method": request.method, "kv_transfer_params": {"a": 1}})

@@ -25,11 +25,13 @@ async def _whole(exchange: Exchange, answer: Connection, reply: Reply) -> None:
         raw = await answer.read()
     except LegError as error:
         raise RefusalError(502, "The decode engine ended before its answer was complete.") from error
-    if answer.status >= 500 or _names_an_engine(exchange, raw, answer.status):
+    if answer.status >= 500 or (answer.status != 200 and _tells_too_much(exchange, raw)):
         raise RefusalError(answer.status, "The decode engine could not serve the request.")
     try:
         body = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as error:
+        if strip.concerns(raw):
+            raise RefusalError(502, "The decode engine's answer could not be read.") from error
         body = None
     handle, changed = strip.answer(body, token_ids=exchange.request.token_ids)
     if answer.status == 200:
@@ -38,9 +40,12 @@ async def _whole(exchange: Exchange, answer: Connection, reply: Reply) -> None:
     reply.send(answer.status, headers.to_client(answer.headers), orjson.dumps(body) if changed else raw)
 
 
-def _names_an_engine(exchange: Exchange, raw: bytes, status: int) -> bool:
-    """Whether an error tells an address; what a good answer says is the model's own."""
-    return status != 200 and any(engine.secret in raw for engine in exchange.core.pool.all())
+def _tells_too_much(exchange: Exchange, raw: bytes) -> bool:
+    """Whether an error tells an address, or repeats the request with its handle, as vLLM before 0.30 does.
+
+    What a good answer says is the model's own.
+    """
+    return strip.KV.encode() in raw or any(engine.secret in raw for engine in exchange.core.pool.all())
 
 
 class _Stream:

@@ -47,7 +47,7 @@ def read(dialect: Dialect, raw: bytes, headers: Mapping[str, str], whose: bytes)
         found = _keys(dialect, body, named, whose)
         json = orjson.dumps(body)
     except TypeError as error:
-        raise RefusalError.bad_request("The request body is nested too deeply.") from error
+        raise _too_deep() from error
     return TurnRequest(
         dialect,
         body,
@@ -71,6 +71,18 @@ def load(raw: bytes) -> dict[str, Any]:
         raise RefusalError.bad_request("The request body must be a JSON object.")
     strip.request(body)
     return body
+
+
+def clean(raw: bytes) -> bytes:
+    """The JSON object in a body, without reserved fields, as JSON; raises `RefusalError`."""
+    try:
+        return orjson.dumps(load(raw))
+    except TypeError as error:
+        raise _too_deep() from error
+
+
+def _too_deep() -> RefusalError:
+    return RefusalError.bad_request("The request body is nested too deeply.")
 
 
 def _conversation_id(body: dict[str, Any], headers: Mapping[str, str]) -> str | None:

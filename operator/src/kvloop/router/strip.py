@@ -21,6 +21,11 @@ def request(body: dict[str, Any]) -> None:
             _deep(body[name])
 
 
+def concerns(raw: bytes) -> bool:
+    """Whether an engine's answer may hold anything of it."""
+    return KV.encode() in raw or b"prompt_token_ids" in raw
+
+
 class Taken(NamedTuple):
     """What `answer` took."""
 
@@ -61,11 +66,12 @@ def _drop_token_ids(part: dict[str, Any]) -> bool:
 
 
 def _deep(value: Any) -> None:
-    if isinstance(value, dict):
-        for name in _RESERVED:
-            value.pop(name, None)
-        for inner in value.values():
-            _deep(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            _deep(inner)
+    waiting = [value]  # JSON may be nested deeper than calls may be
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            for name in _RESERVED:
+                inner.pop(name, None)
+            waiting += inner.values()
+        elif isinstance(inner, list):
+            waiting += inner

@@ -192,11 +192,14 @@ class ClientConnection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value)
         self._header_count += 1
         self._demand(self._header_bytes <= MAX_HEAD_BYTES and self._header_count <= MAX_HEADERS, _too_large_head)
+        if not self._in_head:
+            return  # a trailer: proxies do not look at these, so a client may not set a tenant or show a key by one
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
+        self._demand(self._parser.get_method() != b"CONNECT", lambda: RefusalError(405, "This is no proxy."))
         if self._parser.should_upgrade():
             return
         self._demand(int(self._headers.get("content-length", 0)) <= self.server.max_body, self._too_large_body)
