@@ -11,6 +11,7 @@ from aiohttp import web
 from e2e.router import fake
 from e2e.router.fake import FakeEngine
 from e2e.router.harness import Router, config, eventually, user
+from kvloop.router.wire.client import Connection, Upstream
 
 BODY = orjson.dumps({"messages": [user("hi")]})
 STREAM = orjson.dumps({"messages": [user("hi")], "stream": True})
@@ -101,8 +102,8 @@ async def test_http_1_0_gets_a_stream_that_ends_with_the_connection(pair: Pair) 
     ("raw", "status"),
     [
         (b"nonsense\r\n\r\n", 400),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
@@ -136,7 +137,6 @@ async def test_bodies_that_are_no_json_object(pair: Pair, body: bytes) -> None:
     assert orjson.loads(answer)["error"]["type"] == "BadRequestError"
 
 
-async def test_only_known_headers_cross(pair: Pair) -> None:
 DEEP = b'{"%b":' + b"[" * 1000 + b"]" * 1000 + b"}"
 
 
@@ -154,6 +154,7 @@ async def test_a_trailer_is_no_header(pair: Pair) -> None:
     assert "authorization" not in pair.decode.seen[0].headers
 
 
+async def test_only_known_headers_cross(pair: Pair) -> None:
     sent = {
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "authorization": "Bearer k",
@@ -192,7 +193,6 @@ async def test_an_error_that_tells_an_address_is_replaced(pair: Pair) -> None:
     assert b"127.0.0.1" not in answer
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/version", "/v1/embeddings", "/v1/responses/r1?x=1"])
 async def test_an_error_that_repeats_the_request_is_replaced(pair: Pair) -> None:
     """As vLLM before 0.30 does with a request that it finds invalid, and prefill did not."""
 
@@ -218,6 +218,7 @@ async def test_an_answer_that_cannot_be_read_and_may_hold_a_handle_is_withheld(p
     assert b"10.0.0.1" not in answer
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/version", "/v1/embeddings", "/v1/responses/r1?x=1"])
 async def test_other_paths_pass_through(pair: Pair, path: str) -> None:
     async def echo(request: web.Request) -> web.StreamResponse:
         return web.json_response({"path": request.path_qs, "method": request.method, "kv_transfer_params": {"a": 1}})
@@ -299,3 +300,67 @@ async def test_connections_to_engines_are_kept(pair: Pair) -> None:
     for i in range(5):
         await pair.router.chat(user(f"turn {i}"), stream=True)
     assert (pair.prefill.connections, pair.decode.connections) == (2, 2)  # one for the probes
+
+
+def http(text: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("more", [http(b'"foreign"'), b"garbage\r\n"])
+async def test_what_follows_an_answer_is_never_the_next_request_s(pair: Pair, more: bytes, late: bool) -> None:
+    until = asyncio.Event()
+    pieces = (http(b'"mine"'), more) if late else (http(b'"mine"') + more, b"")
+    pair.decode.script.append(fake.raw(*pieces, until=until))
+    async with asyncio.timeout(10):
+        assert await pair.router.post(BODY) == (200, b'"mine"')
+        until.set()
+        await eventually(lambda: pair.decode.aborted == 1, "the connection is given up")
+        assert b"Hello world" in await pair.router.chat(user("next"))
+
+
+class Overrun:
+    """A client that cannot take another byte."""
+
+    source: Connection | None = None
+
+    def feed_by(self, source: Connection | None) -> None:
+        self.source = source
+
+    def flush(self) -> None:
+        pass
+
+    def write(self, _: bytes) -> None:
+        assert self.source is not None
+        self.source.pause()
+
+
+async def test_a_connection_whose_last_piece_overran_its_client_serves_the_next(pair: Pair) -> None:
+    until, client, upstream = asyncio.Event(), Overrun(), Upstream()
+
+    async def short(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-length": "5"})
+        await response.prepare(request)
+        await until.wait()
+        await response.write(b"hello")
+        return response
+
+    pair.decode.script.append(short)
+    first = await upstream.connect(pair.decode.address, 5)
+    first.send("POST", "/", {}, b"{}", 5)
+    await first.head()
+    until.set()
+    await first.pump(client.write, client)
+    first.release()
+    again = await upstream.connect(pair.decode.address, 5)
+    assert again is first
+    again.send("POST", "/", {}, b"{}", 5)
+    assert b"Hello world" in await again.read()
+    again.release()
+    upstream.close()
+
+
+async def test_a_passed_through_request_survives_a_connection_that_was_closed(pair: Pair) -> None:
+    assert (await pair.router.post({}, path="/tokenize"))[0] == 200
+    pair.decode.script.append(fake.drop())
+    assert (await pair.router.post({}, path="/tokenize"))[0] == 200

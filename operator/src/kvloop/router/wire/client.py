@@ -127,6 +127,7 @@ class Connection(asyncio.Protocol):
         """
         self._pool.busy.discard(self)
         if self._complete and self._problem is None and self._keep_alive:
+            self._transport.resume_reading()  # its reader may have been overrun by the last piece
             self._reset()
             self._reused = True
             self._pool.put_back(self._address, self)
@@ -157,9 +158,11 @@ class Connection(asyncio.Protocol):
         self._active = self._loop.time()
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserCallbackError):
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._keep_alive = False
             self._fail("bad_answer")
-            return
+            if not self._complete:
+                return
         if self._sink is not None:
             if self._pieces:
                 pieces, self._pieces = self._pieces, []
@@ -177,6 +180,10 @@ class Connection(asyncio.Protocol):
             self._wake()
         elif not self._complete:
             self._fail("broken" if self._have_head or not self._reused else STALE)
+
+    def on_message_begin(self) -> None:
+        if self._complete or not self._used:
+            raise ValueError("an answer that nobody has asked for would be taken for the next request's")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
