@@ -41,6 +41,10 @@ class FakeValkey:
             writer.transport.abort()
 
     @property
+    def connections(self) -> int:
+        return len(self._writers)
+
+    @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from e2e.router.fake import FakeEngine
 from e2e.router.fakevalkey import FakeValkey
 from e2e.router.harness import Router, assistant, config, eventually, user
 from kvloop.api import contract
-from kvloop.router.store import Entry, Found
+from kvloop.router.store import Entry, Found, resp
 from kvloop.router.store.resp import Client
 from kvloop.router.store.valkey import ValkeyStore
 
@@ -107,9 +108,11 @@ async def test_it_expires_and_says_so() -> None:
 async def test_what_another_version_wrote_is_no_entry() -> None:
     async with FakeValkey() as server:
         store = connect(server.url)
-        for raw in (b"[2,1]\n{}", b"nonsense", b"[1]\n"):
+        for raw in (b"[2,1]\n{}", b"nonsense", b"[1]\n", b"1\n{}", b"[1,2,3,4,5,6]\n{}", b'[1,"","","","","x"]\n{}'):
             server.data[0, b"kvloop:e:k"] = (raw, 1e9)
             assert (await store.take([b"k"])).entry is None
+        server.data[0, b"kvloop:t:k"] = (b"\xff words", 1e9)
+        assert await store.take([b"k"]) == Found(reason="expired", key=b"k")
         store.close()
 
 
@@ -185,3 +188,43 @@ async def test_two_routers_share_conversations() -> None:
             await one.chat(*TURN_1)
             await other.chat(*TURN_2)
             assert (await other.reuse()).counters.reused_turns == 1
+
+
+async def test_connections_to_a_server_that_says_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resp, "CONNECT_SECONDS", 0.02)
+    monkeypatch.setattr(resp, "RETRY_SECONDS", 0.01)
+    made = closed = 0
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal made, closed
+        made += 1
+        with suppress(ConnectionError):
+            await reader.read()
+        closed += 1
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        store = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeoutSeconds=0.05)
+        async with asyncio.timeout(10):
+            while made < 3:
+                assert await store.take([b"k"]) == Found(reason="store_unavailable")
+        await eventually(lambda: closed == made, "nothing is left open")
+        store.close()
+
+
+async def test_turns_that_wait_for_a_store_survive_its_replacement() -> None:
+    async with FakeEngine("prefill") as p, FakeEngine("decode") as d, FakeValkey() as server:
+        server.open.clear()
+        valkey = {"valkey": {"url": server.url, "timeoutSeconds": 5}}
+        async with Router(config([p.url], [d.url], store=valkey)) as router:
+            waiting = asyncio.ensure_future(router.chat(*TURN_2))
+            await eventually(lambda: server.connections == 1, "the turn waits")
+            router.app.apply(config([p.url], [d.url]))
+            async with asyncio.timeout(4):
+                assert b"Hello world" in await waiting
+
+
+async def test_a_url_that_leads_nowhere_costs_a_miss() -> None:
+    store = connect("redis://127.0.0.1:port/0")
+    assert await store.take([b"k"]) == Found(reason="store_unavailable")
+    store.close()

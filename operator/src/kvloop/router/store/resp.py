@@ -88,7 +88,7 @@ class _Pending:
 class _Connection(asyncio.Protocol):
     """One connection: pipelines out, replies back in order."""
 
-    def __init__(self, on_lost: Callable[[], None]) -> None:
+    def __init__(self, on_lost: Callable[["_Connection"], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         self._buffer = bytearray()
@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
             if not pending.future.done():
                 pending.future.set_exception(StoreDownError("the connection broke"))
         self._pending.clear()
-        self._on_lost()
+        self._on_lost(self)
 
     def close(self) -> None:
         self._transport.abort()
@@ -190,21 +190,23 @@ class Client:
                 return
             self._next_try = loop.time() + RETRY_SECONDS
             self._connecting = loop.create_task(self._open())
-        await asyncio.shield(self._connecting)
+        await asyncio.wait([self._connecting])  # unlike its own await, this does not end with it in `close`
 
     async def _open(self) -> None:
+        connection: _Connection | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await self._dial()
                 for reply in await connection.send(self._greeting()):
                     if isinstance(reply, StoreDownError):
-                        connection.close()
                         raise reply
             self._connection = connection
-        except (OSError, TimeoutError, StoreDownError) as error:
-            log.warning("the store cannot be used: %s", error or "no answer")
+        except (OSError, TimeoutError, ValueError, StoreDownError) as error:  # ValueError: no port, no host name
+            log.warning("the store cannot be used: %s", str(error) or "no answer")
         finally:
             self._connecting = None
+            if connection is not None and connection is not self._connection:
+                connection.close()
 
     async def _dial(self) -> _Connection:
         loop, url = asyncio.get_running_loop(), urlsplit(self._config.url)
@@ -222,8 +224,9 @@ class Client:
     def _make(self) -> _Connection:
         return _Connection(self._lost)
 
-    def _lost(self) -> None:
-        self._connection = None
+    def _lost(self, connection: _Connection) -> None:
+        if connection is self._connection:
+            self._connection = None
 
     def _greeting(self) -> list[list[bytes]]:
         url, commands = urlsplit(self._config.url), [[b"PING"]]

@@ -1,6 +1,7 @@
 """Handles in Valkey or Redis, for several routers. A server that is slow or down costs misses, never errors."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ TRACE_SECONDS = 3600
 _ENTRY = b"kvloop:e:"
 _TRACE = b"kvloop:t:"
 _VERSION = 1
+_WORD = re.compile(rb"[a-z_]{1,32}")
 
 
 class ValkeyStore:
@@ -48,7 +50,7 @@ class ValkeyStore:
             return self._taken(first, raw)
         for key, trace in zip(keys, traces, strict=True):
             if trace is not None:
-                return Found(reason=trace.decode(), key=key)
+                return Found(reason=_reason(trace), key=key)
         return Found()
 
     async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
@@ -104,7 +106,15 @@ def _decode(raw: object) -> Entry | None:
         return None
     head, _, handle = raw.partition(b"\n")
     try:
-        version, decode, boot_id, revision, prefill, tokens = orjson.loads(head)
-    except ValueError:
+        version, *names, tokens = orjson.loads(head)
+        decode, boot_id, revision, prefill = names
+    except (ValueError, TypeError):
         return None
-    return Entry(handle, decode, boot_id, revision, prefill, tokens) if version == _VERSION else None
+    if version != _VERSION or type(tokens) is not int or not all(isinstance(name, str) for name in names):
+        return None
+    return Entry(handle, decode, boot_id, revision, prefill, tokens)
+
+
+def _reason(trace: bytes) -> str:
+    """A word that another version of the router may have written; it becomes a metric's label."""
+    return trace.decode() if _WORD.fullmatch(trace) else EXPIRED
