@@ -283,6 +283,24 @@ async def test_sigterm_finishes_streams_and_ends(prefill: FakeEngine, decode: Fa
     write(path, prefill.url, decode.url, accessLog=True)
     until = asyncio.Event()
     events = decode.events()
+@pytest.mark.parametrize(
+    "said", [b"\xff\xfe", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%b"}' % (b"9" * 5000)]
+)
+async def test_metrics_that_make_no_sense_are_an_engine_s_trouble_only(
+    prefill: FakeEngine, decode: FakeEngine, said: bytes
+) -> None:
+    async with (
+        FakeEngine("decode", metrics=said) as other,
+        Router(config([prefill.url], [decode.url, other.url])) as router,
+    ):
+        engines = {engine.address: engine for engine in router.app.pool.all()}
+        await eventually(lambda: not engines[other.address].healthy, "the engine is left alone")
+        for i in range(4):
+            await router.chat(user(f"turn {i}"))
+        assert not other.seen
+        assert router.app.core.alive
+
+
     decode.script.append(fake.stream(*events, until=until, at=1))
     with command(path) as process:
         url = f"http://127.0.0.1:{await _port(process)}/v1/chat/completions"

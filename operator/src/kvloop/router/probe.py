@@ -44,5 +44,5 @@ async def probe(session: aiohttp.ClientSession, engine: Engine) -> None:
     except TimeoutError:
         engine.missed_probes += 1
         engine.healthy = engine.healthy and engine.missed_probes < MAX_MISSED
-    except (aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError, ValueError):  # ValueError: no text, or no number where one belongs
         engine.healthy, engine.info = False, UNKNOWN
