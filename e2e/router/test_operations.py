@@ -131,6 +131,24 @@ async def test_keys_are_reloaded(prefill: FakeEngine, decode: FakeEngine, tmp_pa
         assert (await router.post(HI, headers=bearer("new")))[0] == 200
 
 
+async def test_keys_that_vanish_under_the_reader_are_read_later(
+    prefill: FakeEngine, decode: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Kubernetes exchanges the volume of a Secret between the listing and the reading."""
+    path, keys = tmp_path / "router.yaml", tmp_path / "keys"
+    keys.mkdir()
+    (keys / "a").write_text("old")
+    write(path, prefill.url, decode.url, apiKeysFolder=str(keys))
+    async with Router(config([prefill.url], [decode.url], apiKeysFolder=str(keys))) as router:
+        reloader = Reloader(router.app, path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", Path.readlink)  # raises OSError: it is none
+            reloader.look()
+        (keys / "a").write_text("new")
+        reloader.look()
+        assert (await router.post(HI, headers=bearer("old")))[0] == 401
+
+
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
@@ -152,9 +170,14 @@ async def test_tls(prefill: FakeEngine, decode: FakeEngine, certificate: tuple[P
             assert await answer.read() == b"".join(decode.events(with_handle=False))
         with pytest.raises(aiohttp.ClientError):
             await router.session.post(url.replace("https", "http"), json=HI)
-        router.app.reload_secrets()
+        wrong = {**listen, "tls": {"certFile": str(key), "keyFile": str(key)}}
+        with pytest.raises(OSError, match="PEM"):
+            router.app.apply(config([], [], listen=wrong))
         async with router.session.post(url, json=HI, ssl=trusted) as answer:
             assert answer.status == 200
+        router.app.apply(config([], [], listen=listen))
+        async with router.session.post(url, json=HI, ssl=trusted) as answer:
+            assert answer.status == 503
 
 
 async def test_drain_says_not_ready_and_still_serves(prefill: FakeEngine, decode: FakeEngine) -> None:
@@ -260,6 +283,24 @@ async def test_a_part_that_ends_is_told_to_the_liveness_probe(prefill: FakeEngin
         await router.chat(user("hi"))
 
 
+@pytest.mark.parametrize(
+    "said", [b"\xff\xfe", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%b"}' % (b"9" * 5000)]
+)
+async def test_metrics_that_make_no_sense_are_an_engine_s_trouble_only(
+    prefill: FakeEngine, decode: FakeEngine, said: bytes
+) -> None:
+    async with (
+        FakeEngine("decode", metrics=said) as other,
+        Router(config([prefill.url], [decode.url, other.url])) as router,
+    ):
+        engines = {engine.address: engine for engine in router.app.pool.all()}
+        await eventually(lambda: not engines[other.address].healthy, "the engine is left alone")
+        for i in range(4):
+            await router.chat(user(f"turn {i}"))
+        assert not other.seen
+        assert router.app.core.alive
+
+
 @contextmanager
 def command(path: Path) -> Iterator[subprocess.Popen[str]]:
     """The real command, ended whatever happens."""
@@ -283,24 +324,6 @@ async def test_sigterm_finishes_streams_and_ends(prefill: FakeEngine, decode: Fa
     write(path, prefill.url, decode.url, accessLog=True)
     until = asyncio.Event()
     events = decode.events()
-@pytest.mark.parametrize(
-    "said", [b"\xff\xfe", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%b"}' % (b"9" * 5000)]
-)
-async def test_metrics_that_make_no_sense_are_an_engine_s_trouble_only(
-    prefill: FakeEngine, decode: FakeEngine, said: bytes
-) -> None:
-    async with (
-        FakeEngine("decode", metrics=said) as other,
-        Router(config([prefill.url], [decode.url, other.url])) as router,
-    ):
-        engines = {engine.address: engine for engine in router.app.pool.all()}
-        await eventually(lambda: not engines[other.address].healthy, "the engine is left alone")
-        for i in range(4):
-            await router.chat(user(f"turn {i}"))
-        assert not other.seen
-        assert router.app.core.alive
-
-
     decode.script.append(fake.stream(*events, until=until, at=1))
     with command(path) as process:
         url = f"http://127.0.0.1:{await _port(process)}/v1/chat/completions"

@@ -90,14 +90,19 @@ class App:
         log.info("serving on port %d, admin on port %d", self.port, self.admin_port)
 
     def apply(self, config: RouterConfig) -> None:
-        """Go over to another configuration; running turns keep the one they began with."""
+        """Go over to another configuration; running turns keep the one they began with.
+
+        Raises OSError where the certificate cannot be read; nothing has changed then.
+        """
+        if config.listen.tls is not None:
+            self._load_certificate(config.listen.tls)
         old, self.config = self.config, config
         if (config.listen, config.admin) != (old.listen, old.admin):
             log.warning("changes of listen and admin take effect after a restart")
         self.core.config = config
         self.pool.settings = config.circuit_breaker
         self._server.max_body = config.limits.max_request_bytes
-        self.reload_secrets()
+        self._load_keys()
         if config.window_seconds != old.window_seconds:
             self.tally.resize(config.window_seconds)
         if config.store != old.store:
@@ -106,8 +111,7 @@ class App:
         if config.endpoints != old.endpoints:
             self._follow(config.endpoints)
 
-    def reload_secrets(self) -> None:
-        """Read keys and certificates again."""
+    def _load_keys(self) -> None:
         folder, keys = self.config.api_keys_folder, self.core.api_keys
         if folder is None:
             self.core.api_keys = None
@@ -115,8 +119,6 @@ class App:
             keys.load()
         else:
             self.core.api_keys = ApiKeys(folder)
-        if self.config.listen.tls is not None:
-            self._load_certificate(self.config.listen.tls)
 
     def drain(self) -> None:
         """Not ready from now on; everything is still served."""

@@ -31,7 +31,10 @@ class Reloader:
 
     def look(self) -> None:
         """Apply what has changed, if anything has."""
-        digest = self._digest()
+        try:
+            digest = self._digest()
+        except OSError:
+            return  # a volume that is being exchanged: the next look sees it whole
         if digest == self._seen:
             return
         self._seen = digest
