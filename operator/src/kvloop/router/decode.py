@@ -37,9 +37,9 @@ async def run(exchange: Exchange, params: bytes | None) -> AsyncIterator[Connect
         if other is None:
             raise _refusal(problem)
         exchange.outcome.retries += 1
-        if problem is None or problem.sent or other.revision != engine.revision:
+        if params is not None and (problem is None or problem.sent or other.revision != engine.revision):
             # Prefill's blocks may have been read, and then freed: its parameters must not be used again.
-            params = _alone(exchange, params)
+            params, exchange.outcome.decode_only = None, "decode_retried"
         exchange.bind(other)
 
 
@@ -75,13 +75,6 @@ def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None) -> 
         return last  # nothing is wrong with it
     engines = [engine for engine in exchange.core.pool.usable(Role.DECODE) if engine not in tried]
     return policy.choose_decode(engines, holder=None, paired={last.revision})
-
-
-def _alone(exchange: Exchange, params: bytes | None) -> bytes | None:
-    if params is None:
-        return None
-    exchange.outcome.decode_only = "decode_retried"
-    return legs.LOCAL if exchange.may_reuse else None
 
 
 def _refusal(problem: LegError | None) -> RefusalError:

@@ -41,16 +41,6 @@ class Exchange:
             self.trace = core.tracing.begin(dialect.path, incoming.headers)
 
     @property
-    def may_reuse(self) -> bool:
-        """Whether a later turn may use this one's KV."""
-        return (
-            self.config.transfer.bidirectional
-            and self.request.unfit is None
-            and self.request.keys is not None
-            and not self.outcome.holdout
-        )
-
-    @property
     def elapsed(self) -> float:
         """Seconds since the request arrived."""
         return self.core.clock() - self.incoming.arrived

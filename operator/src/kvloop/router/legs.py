@@ -9,8 +9,6 @@ from kvloop.router.strip import KV
 
 FRESH: Final = b'{"do_remote_decode":true,"do_remote_prefill":false}'
 """Prefill's parameters where no handle is offered: compute, and keep the KV for decode."""
-LOCAL: Final = b'{"do_remote_decode":false,"do_remote_prefill":false}'
-"""Decode's parameters without prefill: compute all, and still keep the KV for the next turn."""
 
 # What shapes the reply only. On a leg of one token it would cost time, or fail: a forced tool call that cannot be
 # complete (vllm issue 38911), min_tokens over max_tokens (vllm PR 16705), several sequences (vllm issue 43509).

@@ -39,7 +39,7 @@ class Result:
 
 
 async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
-    """Parameters for the decode leg: prefill's, or those of a decode engine that works alone."""
+    """Prefill's parameters for the decode leg; None where decode works alone."""
     request, outcome = exchange.request, exchange.outcome
     if request.unfit is not None and request.unfit.decode_only:
         return None
@@ -55,7 +55,7 @@ async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
             503, "No prefill engine could take the request; try again soon.", retry_after=RETRY_AFTER_SECONDS
         )
     outcome.decode_only = result.problem
-    return legs.LOCAL if exchange.may_reuse else None
+    return None  # any parameters would have vLLM keep the KV for good, without the guard: see guard.md
 
 
 async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
