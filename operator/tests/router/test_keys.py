@@ -56,3 +56,9 @@ def test_scope_pieces_cannot_be_shifted_into_each_other() -> None:
 def test_no_credentials_are_a_tenant_too() -> None:
     assert keys.tenant(None) == keys.tenant("")
     assert keys.tenant(None) != ALICE
+
+
+def test_credentials_do_not_pass_for_a_gateway_s_word() -> None:
+    named = keys.of_request({"x-tenant": "alice", "authorization": "Bearer gateway"}, "X-Tenant")
+    assert named == keys.of_request({"x-tenant": "alice"}, "X-Tenant")
+    assert named != keys.of_request({"authorization": "alice"}, "X-Tenant")

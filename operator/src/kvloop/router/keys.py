@@ -25,15 +25,19 @@ class Keys:
     """The same for every turn of a conversation: decides on the holdout."""
 
 
-def tenant(credentials: str | None) -> bytes:
-    """Digest of what tells tenants apart; the same for all clients that show nothing."""
-    return sha256(b"tenant\0" + (credentials or "").encode("utf-8", "surrogateescape")).digest()[:_BYTES]
+def tenant(credentials: str | None, kind: bytes = b"tenant") -> bytes:
+    """Digest of what tells tenants apart; the same for all clients that show nothing.
+
+    `kind` is another one for each source: credentials, which clients choose, must not pass for a gateway's word.
+    """
+    return sha256(kind + b"\0" + (credentials or "").encode("utf-8", "surrogateescape")).digest()[:_BYTES]
 
 
 def of_request(headers: Mapping[str, str], trusted: str | None) -> bytes:
     """The tenant of a request: by the header that a trusted gateway sets, or by the credentials that it shows."""
-    named = headers.get(trusted.lower()) if trusted else None
-    return tenant(named or headers.get("authorization") or headers.get("x-api-key"))
+    if trusted and (named := headers.get(trusted.lower())):
+        return tenant(named, b"trusted")
+    return tenant(headers.get("authorization") or headers.get("x-api-key"))
 
 
 def explicit(whose: bytes, conversation: str) -> Keys:
