@@ -114,8 +114,9 @@ def test_the_busiest_minute_must_fit_into_memory() -> None:
 
 
 def test_advice_that_overfills_memory_does_not_stand() -> None:
-    burst = evidence(exponential(20), 5000, turns_per_second=4.0, hold=200, ttl=100)
-    assert advise(burst).ttl.value != 100
+    found = advise(evidence(exponential(20), 5000, turns_per_second=4.0, hold=200, ttl=100)).ttl
+    assert found.value != 100
+    assert "The 100 s in force want" in found.reason
 
 
 def test_advice_does_not_swing_with_new_samples_of_the_same_traffic() -> None:
@@ -198,6 +199,14 @@ def test_one_shot_traffic_holds_memory_in_vain() -> None:
     assert "too few turns are followed" in found.verdict.reason
     assert found.ttl.value is None
     assert advise(evidence(exponential(20), 2000, ended=1.0)).verdict.value is False
+
+
+def test_a_verdict_that_is_a_toss_up_does_not_swing() -> None:
+    before, seen = UNKNOWN, set()
+    for seed in range(20):
+        before = advise(evidence(exponential(20), 400, ended=0.93, seed=seed), before)
+        seen.add((before.verdict.value, before.verdict.reason))
+    assert len(seen) == 1
 
 
 def times(median: float, number: int, seed: int) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvloop.advice.turns import Measured, Turn, evidence
+from kvloop.advice.turns import Timed, Turn, evidence
 from kvloop.api import histogram
 
 
@@ -51,7 +51,7 @@ def test_rates_tokens_and_running_turns() -> None:
 
 
 def test_first_tokens_by_arm() -> None:
-    arms = [Measured("reused", None, 0, 0, 0.1), Measured("holdout", None, 0, 0, 0.4), Measured("first", None, 0, 0, 9)]
+    arms = [Timed("reused", None, 0, 0, 0.1), Timed("holdout", None, 0, 0, 0.4), Timed("first", None, 0, 0, 9)]
     found = evidence([Turn(0, 1, 10, 10)], arms)
     assert found.reused_first_token == {histogram.bucket(0.1): 1}
     assert found.holdout_first_token == {histogram.bucket(0.4): 1}

@@ -60,7 +60,7 @@ def test_the_ttl_is_within_a_fifth_of_the_best(kind: str, files: dict[str, Path]
 def test_a_log_tells_lines_threshold_and_what_the_holdout_shows(files: dict[str, Path]) -> None:
     found = json.loads(run("advise", "--log", files["log"], "--decode-capacity", "1000000", "-o", "json").stdout)
     assert found["source"]["assumed"] is None
-    assert found["evidence"]["prefill"]["slope"] == pytest.approx(QWEN3_32B.prefill.slope, rel=0.1)
+    assert found["evidence"]["prefill"]["secondsPerToken"] == pytest.approx(QWEN3_32B.prefill.slope, rel=0.1)
     low, high = found["breakEvenTokens"]
     assert low <= 720 <= high
     assert found["advice"]["transfer.bidirectional"]["value"] is True

@@ -1,5 +1,6 @@
 """Reading logs and traces: what is right counts, and what is wrong is told with its line."""
 
+import io
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from e2e.traces.synthetic import Request, Traffic, bailian, mooncake, requests, router_log
 from e2e.traces.write import jsonl
 from kvloop.advice.published import QWEN3_32B
+from kvloop.advice.turns import Timed
 from kvloop.cli.traces import Loaded, TraceError, read_log, read_trace
+from kvloop.router import accesslog
+from kvloop.router.outcome import Outcome
 
 MADE = requests(Traffic(conversations=60, between_seconds=10), seed=2)
 
@@ -96,17 +100,32 @@ def test_lines_in_any_order(tmp_path: Path) -> None:
 def test_the_log_tells_gaps_legs_and_who_follows_whom(tmp_path: Path) -> None:
     loaded = log(tmp_path, router_log(MADE, QWEN3_32B, ttl=470, holdout=0.1, seed=3))
     assert [turn.before for turn in loaded.turns] == followed(MADE)
-    for turn, told, each in zip(loaded.turns, loaded.measured, MADE, strict=True):
+    for turn, told, each in zip(loaded.turns, loaded.timed, MADE, strict=True):
         assert turn.gap == pytest.approx(each.gap, abs=0.001)
         assert told.computed_tokens + told.fetched_tokens == each.prompt
         assert turn.start == pytest.approx(1_700_000_000 + each.start, abs=0.002)
-    arms = {told.arm for told in loaded.measured}
+    arms = {told.arm for told in loaded.timed}
     assert arms == {"first", "reused", "holdout"}
 
 
 def line(**changed: Any) -> dict[str, Any]:
     whole = {"time": 1000.0, "status": 200, "arm": "first", "promptTokens": 100, "totalMs": 500.0, "stream": True}
     return {name: value for name, value in (whole | changed).items() if value is not None}
+
+
+def test_what_the_router_writes_is_what_is_read(tmp_path: Path) -> None:
+    turn = Outcome(
+        stream=True, status=200, follow_up=True, turn=2, gap_seconds=4.5, prompt_tokens=900, reused_tokens=700
+    )
+    turn.offered_tokens, turn.computed_tokens, turn.pinned_tokens, turn.ends = 700, 200, 950, False
+    turn.leg_seconds, turn.first_byte_seconds, turn.total_seconds = 0.25, 0.3, 2.0
+    out = io.BytesIO()
+    accesslog.write(out, turn)
+    loaded = log(tmp_path, out.getvalue())
+    assert loaded.timed == [Timed("reused", 0.25, 200, 700, 0.3)]
+    read = loaded.turns[0]
+    assert (read.gap, read.prompt_tokens, read.held_tokens, read.history_tokens) == (4.5, 900, 950, 700)
+    assert read.end - read.start == pytest.approx(2.0)
 
 
 def test_failed_and_ineligible_turns_are_left_out(tmp_path: Path) -> None:
@@ -117,7 +136,7 @@ def test_failed_and_ineligible_turns_are_left_out(tmp_path: Path) -> None:
 
 
 def test_what_decode_computed_alone_is_no_prefill_leg(tmp_path: Path) -> None:
-    assert log(tmp_path, [line(legMs=30.0, decodeOnly="no_prefill")]).measured[0].leg_seconds is None
+    assert log(tmp_path, [line(legMs=30.0, decodeOnly="no_prefill")]).timed[0].leg_seconds is None
 
 
 def test_a_history_that_had_expired_is_as_long_as_what_decode_had_held(tmp_path: Path) -> None:

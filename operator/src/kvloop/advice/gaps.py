@@ -1,6 +1,7 @@
 """How long turns wait for the next one, and what keeping their KV for so long would bring and cost."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -38,16 +39,23 @@ class Difference:
 class Gaps:
     """Turns by the gap to their follow-up. Within a bucket gaps spread evenly over the logarithm of time."""
 
-    buckets: tuple[tuple[float, float, int], ...]
-    """Bounds in seconds and number of gaps, by rising time."""
+    buckets: tuple[tuple[float, float, float], ...]
+    """Bounds in seconds and density over the logarithm of time, by rising time."""
+    before: tuple[tuple[float, float, float], ...]
+    """Number of gaps before each bucket, and sums of their first and second powers; and a last one: of all."""
     continued: int
     ended: int
 
     @classmethod
     def of(cls, counts: Counts, ended: int) -> Self:
         """From a histogram in seconds."""
-        buckets = tuple((histogram.start(i), histogram.start(i + 1), n) for i, n in sorted(counts.items()) if n > 0)
-        return cls(buckets, sum(n for _, _, n in buckets), max(0, ended))
+        filled = sorted((i, n) for i, n in counts.items() if n > 0)
+        width = math.log(histogram.RATIO)
+        buckets = tuple((histogram.start(i), histogram.start(i + 1), n / width) for i, n in filled)
+        sums = [(0.0, 0.0, 0.0)]
+        for low, high, density in buckets:
+            sums.append(_added(sums[-1], low, high, density))
+        return cls(buckets, tuple(sums), sum(n for _, n in filled), max(0, ended))
 
     @property
     def turns(self) -> int:
@@ -65,11 +73,11 @@ class Gaps:
 
     def within(self, ttl: float) -> float:
         """Turns that are followed in time."""
-        return self._moments(0, ttl)[0]
+        return self._until(ttl)[0]
 
     def kept_seconds(self, ttl: float) -> tuple[float, float]:
         """Seconds for which all turns together are kept, and how many of these for turns not followed in time."""
-        number, seconds, _ = self._moments(0, ttl)
+        number, seconds, _ = self._until(ttl)
         in_vain = ttl * max(0.0, self.turns - number)
         return seconds + in_vain, in_vain
 
@@ -80,25 +88,30 @@ class Gaps:
             return Difference(-reverse.mean, reverse.error)
         if not self.turns:
             return Difference(0, 0)
-        number, waited, squares = self._moments(other, ttl)
-        later = max(0.0, self.turns - self.within(other) - number)
-        lost = stake.cost * (ttl - other)
-        total = stake.value * number - stake.cost * waited - lost * later
+        until, before = self._until(ttl), self._until(other)
+        number, first, second = (a - b for a, b in zip(until, before, strict=True))
+        waited = first - other * number
+        squares = second - 2 * other * first + other * other * number
+        later, lost = max(0.0, self.turns - until[0]), stake.cost * (ttl - other)
+        mean = (stake.value * number - stake.cost * waited - lost * later) / self.turns
         power = stake.value**2 * number - 2 * stake.value * stake.cost * waited + stake.cost**2 * squares
-        mean = total / self.turns
         variance = max(0.0, (power + lost * lost * later) / self.turns - mean * mean)
         return Difference(mean, math.sqrt(variance / self.independent))
 
-    def _moments(self, start: float, end: float) -> tuple[float, float, float]:
-        """Gaps between the times: their number, and the sums of what exceeds `start`, and of its square."""
-        number = first = second = 0.0
-        for bucket_low, bucket_high, count in self.buckets:
-            low, high = max(start, bucket_low), min(end, bucket_high)
-            if low >= high:
-                continue
-            density = count / math.log(bucket_high / bucket_low)
-            some, sums = density * math.log(high / low), density * (high - low)
-            number += some
-            first += sums - start * some
-            second += density * (high * high - low * low) / 2 - 2 * start * sums + start * start * some
-        return number, first, second
+    def _until(self, time: float) -> tuple[float, float, float]:
+        """Gaps up to a time: their number, and the sums of their first and second powers."""
+        at = bisect_left(self.buckets, (time,))
+        if at == 0:
+            return self.before[0]
+        low, high, density = self.buckets[at - 1]
+        return _added(self.before[at - 1], low, min(high, time), density)
+
+
+def _added(sums: tuple[float, float, float], low: float, high: float, density: float) -> tuple[float, float, float]:
+    """The sums with those of a density over the logarithm of time between two times."""
+    number, first, second = sums
+    return (
+        number + density * math.log(high / low),
+        first + density * (high - low),
+        second + density * (high * high - low * low) / 2,
+    )

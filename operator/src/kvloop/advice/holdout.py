@@ -24,6 +24,8 @@ MOST_DAYS: Final = 30.0
 ALIKE: Final = 0.5
 """Intraclass correlation of the first-token times of one conversation, whose prompts are of like length. Assumed."""
 _DAY: Final = 86_400.0
+_MOST_LOGARITHM: Final = 50.0
+"""Of a ratio of two times; more overflows, and tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def saving(case: Case) -> Saving | None:
     clustered = 1 + ALIKE * (_follow_ups(case.gaps) - 1)
     error = DEVIATIONS * math.sqrt(clustered * (reused.variance / reused.count + held.variance / held.count))
     difference = reused.mean - held.mean
-    return Saving(*(1 - math.exp(difference + each) for each in (error, 0.0, -error)))
+    return Saving(*(1 - math.exp(min(_MOST_LOGARITHM, difference + each)) for each in (error, 0.0, -error)))
 
 
 def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:

@@ -8,7 +8,7 @@ from typing import Final
 from kvloop.advice.evidence import Evidence
 from kvloop.advice.gaps import Gaps, Stake
 from kvloop.advice.lines import DEVIATIONS
-from kvloop.advice.price import pinned_tokens, price, rent, room
+from kvloop.advice.price import busiest, pinned_tokens, price, rent, room
 
 LEAST: Final = 15.0
 """Seconds; the API allows no less."""
@@ -80,8 +80,7 @@ def _market(evidence: Evidence, gaps: Gaps, saved: float, ttls: Sequence[float])
 
 def _limit(evidence: Evidence, gaps: Gaps) -> float:
     """Longest TTL whose turns decode can hold at the busiest time."""
-    space = room(evidence)
-    rate = max(evidence.turns_per_second, evidence.peak_turns_per_second or 0)
+    space, rate = room(evidence), busiest(evidence)
     if space is None or pinned_tokens(evidence, gaps, MOST, rate) <= space:
         return math.inf
     low, high = 0.0, MOST

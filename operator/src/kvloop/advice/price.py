@@ -46,6 +46,11 @@ def pinned_tokens(evidence: Evidence, gaps: Gaps, ttl: float, rate: float) -> fl
     return rate / max(1, evidence.decode_pods) * evidence.turn_tokens * gaps.kept_seconds(ttl)[0] / gaps.turns
 
 
+def busiest(evidence: Evidence) -> float:
+    """Turns per second at the busiest time."""
+    return max(evidence.turns_per_second, evidence.peak_turns_per_second or 0.0)
+
+
 def room(evidence: Evidence) -> float | None:
     """Tokens that one decode pod can hold for later turns beside its running ones; None: unknown."""
     if not evidence.decode_capacity_tokens:

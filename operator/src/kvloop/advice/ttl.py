@@ -6,8 +6,9 @@ from typing import Final
 
 from kvloop.advice.advice import CurvePoint, Recommendation
 from kvloop.advice.case import Case
+from kvloop.advice.lines import DEVIATIONS
 from kvloop.advice.optimum import LEAST, Optimum
-from kvloop.advice.price import pinned_tokens
+from kvloop.advice.price import busiest, pinned_tokens, room
 from kvloop.advice.settle import never, rounded, settle
 
 REAL: Final = 0.02
@@ -26,8 +27,9 @@ def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
         return settle(Recommendation(None, f"Cannot tell yet: {case.lack}."), in_force, before, never)
     if best.stake.value <= 0:
         return Recommendation(None, "No TTL pays, since fetching saves no time.")
-    if case.gaps.compare(best.ttl, 0, best.stake).mean <= 0:
-        return Recommendation(None, "No TTL pays, since too few turns are followed soon.")
+    if (worth := case.gaps.compare(best.ttl, 0, best.stake)).mean <= 0:
+        nothing: Recommendation[int] = Recommendation(None, "No TTL pays, since too few turns are followed soon.")
+        return nothing if worth.deviations < -DEVIATIONS else settle(nothing, in_force, before, never)
     value = max(round(LEAST), rounded(best.ttl))
     confident = case.measured and best.high <= SHARP * best.low
     advised = Recommendation(value, _reason(case, value, best), confident)
@@ -65,5 +67,15 @@ def _reason(case: Case, value: int, best: Optimum) -> str:
     come = f"{point.hit_share:.0%} of follow-ups come within {value} s"
     hold = f"decode holds about {rounded(point.pinned_tokens)} tokens a pod for them"
     if best.bounded:
-        return f"{come}, and {hold}; its memory allows no longer TTL at the busiest time."
-    return f"{come}, and {hold}; a longer TTL takes more memory than the prefill it saves is worth."
+        return f"{come}, and {hold}; its memory allows no longer TTL at the busiest time.{_overfull(case)}"
+    return f"{come}, and {hold}; a longer TTL takes more memory than the prefill it saves is worth.{_overfull(case)}"
+
+
+def _overfull(case: Case) -> str:
+    """A warning where the TTL in force wants more memory than there is."""
+    evidence, space = case.evidence, room(case.evidence)
+    if evidence.ttl is None or space is None:
+        return ""
+    wanted = pinned_tokens(evidence, case.gaps, evidence.ttl, busiest(evidence))
+    share = f"{wanted / (evidence.decode_capacity_tokens or 1):.0%}"
+    return f" The {evidence.ttl:g} s in force want {share} of its memory at the busiest time." if wanted > space else ""

@@ -37,7 +37,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Timed:
     """What a log tells of one turn's prefill leg and first token; None: nothing."""
 
     arm: str
@@ -47,7 +47,7 @@ class Measured:
     first_token_seconds: float | None
 
 
-def evidence(turns: Sequence[Turn], measured: Iterable[Measured] = ()) -> Evidence:
+def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
     """All that turns tell, on one decode pod; what they do not, such as its memory, is for the caller to fill in."""
     if not turns:
         return Evidence()
@@ -58,7 +58,7 @@ def evidence(turns: Sequence[Turn], measured: Iterable[Measured] = ()) -> Eviden
     held = [turn.held_tokens for turn in turns if turn.held_tokens and not turn.last]
     span = last - first
     rate = len(held) / span if span > 0 else 0.0
-    told = list(measured)
+    told = list(timed)
     prefill, transfer = fit_legs(_legs(told))
     return Evidence(
         gaps=dict(Counter(histogram.bucket(gap) for gap in gaps)),
@@ -76,14 +76,14 @@ def evidence(turns: Sequence[Turn], measured: Iterable[Measured] = ()) -> Eviden
     )
 
 
-def _legs(measured: Iterable[Measured]) -> Iterable[Leg]:
-    for turn in measured:
+def _legs(timed: Iterable[Timed]) -> Iterable[Leg]:
+    for turn in timed:
         if turn.leg_seconds is not None and turn.computed_tokens + turn.fetched_tokens > 0:
             yield Leg(turn.computed_tokens, turn.fetched_tokens, turn.leg_seconds)
 
 
-def _first_tokens(measured: Iterable[Measured], arm: str) -> dict[int, int]:
-    times = (turn.first_token_seconds for turn in measured if turn.arm == arm)
+def _first_tokens(timed: Iterable[Timed], arm: str) -> dict[int, int]:
+    times = (turn.first_token_seconds for turn in timed if turn.arm == arm)
     return dict(Counter(histogram.bucket(each) for each in times if each is not None))
 
 

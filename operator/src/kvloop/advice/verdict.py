@@ -17,7 +17,7 @@ ENOUGH: Final = 0.1
 
 def recommend(case: Case, before: Recommendation[bool]) -> Recommendation[bool]:
     """On or off: by the holdout if it shows anything, or else by what is known of times and memory."""
-    found = _by_holdout(case) or _by_times(case, before) or _by_memory(case)
+    found = _by_holdout(case) or _by_times(case, before) or _by_memory(case, before)
     if before.value is not None and found.value in (None, before.value):
         return replace(before, confident=before.confident or found.confident)
     return found
@@ -51,11 +51,13 @@ def _by_times(case: Case, before: Recommendation[bool]) -> Recommendation[bool] 
     return Recommendation(False, f"Off: {reason}.", case.measured)
 
 
-def _by_memory(case: Case) -> Recommendation[bool]:
+def _by_memory(case: Case, before: Recommendation[bool]) -> Recommendation[bool]:
     if case.best is None:
         return Recommendation(None, f"Cannot tell yet: {case.lack}.")
     worth = case.gaps.compare(case.best.ttl, 0, case.best.stake)
     confident = case.measured and abs(worth.deviations) > DEVIATIONS
+    if before.value is not None and abs(worth.deviations) < DEVIATIONS:
+        return before
     if worth.mean > 0:
         saved = f"{rounded(1000 * case.best.stake.value)} ms of prefill"
         reason = f"On: a follow-up in time saves about {saved}, which is worth more than the memory held."

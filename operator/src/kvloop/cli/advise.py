@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvloop.advice.advice import Advice, CurvePoint, Recommendation
 from kvloop.advice.advisor import advise as advised
-from kvloop.advice.evidence import Evidence
+from kvloop.advice.evidence import Evidence, Line
 from kvloop.api import histogram
 from kvloop.cli.exits import NO, fail
 from kvloop.cli.traffic import (
@@ -120,8 +120,8 @@ def _summary(traffic: Traffic, known: Evidence, advice: Advice) -> dict[str, Any
             "turnTokens": round(known.turn_tokens),
             "turnsPerSecond": round(known.turns_per_second, 4),
             "peakTurnsPerSecond": round(known.peak_turns_per_second or 0, 4),
-            "prefill": known.prefill and asdict(known.prefill),
-            "transfer": known.transfer and asdict(known.transfer),
+            "prefill": _line(known.prefill),
+            "transfer": _line(known.transfer),
             "decodeCapacityTokens": known.decode_capacity_tokens,
         },
         "advice": {name: asdict(each) for name, each in _settings(advice).items()},
@@ -138,6 +138,12 @@ def _summary(traffic: Traffic, known: Evidence, advice: Advice) -> dict[str, Any
             for point in advice.curve
         ],
     }
+
+
+def _line(line: Line | None) -> dict[str, float] | None:
+    if line is None:
+        return None
+    return {"interceptSeconds": line.intercept, "secondsPerToken": line.slope, "samples": line.samples}
 
 
 def _report(traffic: Traffic, known: Evidence, advice: Advice) -> RenderableType:

@@ -57,7 +57,7 @@ class Traffic:
     loaded: Loaded
     evidence: Evidence
     model: Model
-    """Measured lines and memory, or else those of the published system."""
+    """Timed lines and memory, or else those of the published system."""
     assumed: tuple[str, ...]
     """What is not measured, and of which published system it is."""
 
@@ -91,7 +91,7 @@ def measured(
     cache_hit: float | None,
 ) -> Traffic:
     """What the turns tell, with the published system for what they do not, where it is to be `complete`."""
-    told = evidence(loaded.turns, loaded.measured)
+    told = evidence(loaded.turns, loaded.timed)
     assumed = []
     if complete and told.prefill is None:
         assumed.append("prefill times")

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from kvloop.advice.turns import Measured, Turn
+from kvloop.advice.turns import Timed, Turn
 from kvloop.cli.exits import errors
 from kvloop.cli.source import STDIN
 
@@ -36,7 +36,7 @@ class Loaded:
     name: str
     format: str
     turns: list[Turn]
-    measured: list[Measured]
+    timed: list[Timed]
     """What a log tells of prefill legs and first tokens; nothing for a trace."""
     bad: list[str]
     """Lines that could not be used, with their numbers and why."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kvloop.advice.turns import Measured, Turn
+from kvloop.advice.turns import Timed, Turn
 from kvloop.cli.traces.loaded import FieldError, Loaded, Reader, Row, number, whole
 
 WANTED: Final = "the router's access log, a line of JSON a turn with at least time, status and arm"
@@ -17,7 +17,7 @@ SAME_SECONDS: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class _Line:
     turn: Turn
-    measured: Measured
+    timed: Timed
 
 
 def read_log(file: str) -> Loaded:
@@ -42,8 +42,8 @@ def read_log(file: str) -> Loaded:
         raise reader.nothing(WANTED)
     lines.sort(key=lambda each: each.turn.start)
     turns = _linked([each.turn for each in lines])
-    measured = [each.measured for each in lines]
-    return Loaded(reader.name, "router's access log", turns, measured, reader.bad, reader.passed_over)
+    timed = [each.timed for each in lines]
+    return Loaded(reader.name, "router's access log", turns, timed, reader.bad, reader.passed_over)
 
 
 def _line(row: Row) -> _Line | None:
@@ -67,14 +67,14 @@ def _line(row: Row) -> _Line | None:
         last=bool(row.get("endOfConversation")),
     )
     leg = _seconds(row, "legMs")
-    measured = Measured(
+    timed = Timed(
         arm=str(row["arm"]),
         leg_seconds=None if leg is None or row.get("decodeOnly") else leg,
         computed_tokens=whole(row, "computedTokens", prompt - reused),
         fetched_tokens=reused,
         first_token_seconds=_seconds(row, "firstByteMs") if row.get("stream") else None,
     )
-    return _Line(turn, measured)
+    return _Line(turn, timed)
 
 
 def _seconds(row: Row, name: str) -> float | None:
