@@ -53,7 +53,7 @@ def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
         return Evidence()
     first, last = min(turn.end for turn in turns), max(turn.end for turn in turns)
     seen = last - UNSEEN_SHARE * (last - first)
-    open_ends = sum(turn.end <= seen and not turn.last and turn.held_tokens > 0 for turn in turns)
+    open_ends = sum(turn.end <= seen and not turn.last for turn in turns)
     gaps = [turn.gap for turn in turns if turn.gap is not None and first <= turn.start - turn.gap <= seen]
     held = [turn.held_tokens for turn in turns if turn.held_tokens and not turn.last]
     span = last - first

@@ -62,7 +62,7 @@ def _line(row: Row) -> _Line | None:
         end=end,
         prompt_tokens=prompt,
         held_tokens=0 if status == CLIENT_LEFT else whole(row, "pinnedTokens", prompt),
-        gap=None if row.get("miss") == "no_handle" else _seconds(row, "gapMs"),
+        gap=_seconds(row, "gapMs"),
         history_tokens=min(prompt, reused or whole(row, "offeredTokens", 0)),
         last=bool(row.get("endOfConversation")),
     )
