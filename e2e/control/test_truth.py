@@ -1,51 +1,13 @@
 """Status with real controllers and simulated pods: it says what is true, at every moment, and why."""
 
-import json
-from typing import Any
-
 import pytest
 
 from e2e.cluster import KubectlError, eventually
 from e2e.control.harness import Site, settled
+from e2e.control.pods import UNREADY, engine, pods, set_ready, set_waiting
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.control
-
-UNREADY = {"metadata": {"annotations": {"kvloop.io/fake-ready": "false"}}}
-"""Pod template whose simulated pods run and do not become ready by themselves."""
-
-
-def engine(pod_template: dict[str, Any] | None = None, replicas: int = 2) -> dict[str, Any]:
-    return {"replicas": replicas, "gpus": 0, **({"podTemplate": pod_template} if pod_template else {})}
-
-
-def pods(site: Site, component: str) -> list[dict[str, Any]]:
-    return site.items("pods", f"--selector=app.kubernetes.io/component={component}")
-
-
-def set_waiting(site: Site, pod: str, reason: str, message: str) -> None:
-    """What the kubelet would say of a container that does not start."""
-    status = {"containerStatuses": [
-        {"name": "vllm", "image": "x", "imageID": "", "ready": False, "restartCount": 0,
-         "state": {"waiting": {"reason": reason, "message": message}}}
-    ]}  # fmt: skip
-    site.edit("pod", pod, {"status": status}, "--subresource=status")
-
-
-def set_ready(site: Site, pod: str) -> None:
-    """What the kubelet would say of a pod whose container runs and answers."""
-    started = "2030-01-01T00:00:00Z"
-    status = {
-        "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "True"}, {"type": "ContainersReady", "status": "True"}],
-        "containerStatuses": [
-            {"name": "vllm", "image": "x", "imageID": "", "ready": True, "started": True, "restartCount": 0,
-             "state": {"running": {"startedAt": started}}}
-        ],
-    }  # fmt: skip
-    site.kubectl(
-        "patch", "pod", pod, "--subresource=status", "--type=strategic", f"--patch={json.dumps({'status': status})}"
-    )
 
 
 def test_a_pair_becomes_ready(site: Site) -> None:

@@ -70,6 +70,7 @@ def test_every_field_of_a_record_is_copied() -> None:
     assert _unset(record.containers[0]) == []
     workload = owned("Deployment", "d", {"replicas": 1, "updateStrategy": {"rollingUpdate": {"partition": 1}}})
     workload["metadata"] |= {"uid": "u", "generation": 1, "annotations": {APPLIED_HASH: "h"}}
+    workload["spec"]["template"] = {"metadata": {"annotations": {TEMPLATE_HASH: "t"}}}
     failure = {"type": "ReplicaFailure", "status": "True", "message": "no"}
     counts = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "currentRevision": "c", "updateRevision": "u"}
     workload["status"] = {"observedGeneration": 1, "conditions": [failure], **counts}

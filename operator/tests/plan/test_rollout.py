@@ -139,7 +139,9 @@ def test_step(prefill: Side, decode: Side, expected: tuple[int, int], message: s
     assert partitions(rollout) == expected
     assert rollout.message == message
     assert rollout.done == (not message)
-    assert rollout.delete == ()
+    taken = [(role, n) for role, one in (("prefill", prefill), ("decode", decode)) for n in one.outdated]
+    several = [place for place in taken if {"prefill": prefill, "decode": decode}[place[0]].max_unavailable > 1]
+    assert set(rollout.delete) <= set(several)
 
 
 def test_paused_holds_where_it_is() -> None:

@@ -22,21 +22,42 @@ class World:
     def __init__(self, make: Make, config: PlanConfig) -> None:
         self._make, self._config = make, config
 
-    def pods(self, role: Role, image: str, count: int, **fields: Any) -> list[Pod]:
-        planned = plan(self._make({"engine": {"image": image}}), None, self._config)
-        hashes = {
+    def templates(self, spec: dict[str, Any] | None) -> dict[str, str]:
+        """Hashes of the pod templates by name of the StatefulSet."""
+        return {
             child["metadata"]["name"]: child["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH]
-            for child in planned.children
+            for child in plan(self._make(spec), None, self._config).children
             if child["kind"] == "StatefulSet"
         }
-        ready = Pod("", "", role, planned.revision, hashes[f"chat-{role}"], image, phase="Running", ready=True)
+
+    def pods(self, role: Role, image: str, count: int, **fields: Any) -> list[Pod]:
+        of_image = {"engine": {"image": image}}
+        revision, template = (
+            plan(self._make(of_image), None, self._config).revision,
+            self.templates(of_image)[f"chat-{role}"],
+        )
+        ready = Pod("", "", role, revision, template, image, phase="Running", ready=True)
         return [replace(ready, name=f"chat-{role}-{n}", uid=f"{role}{n}", **fields) for n in range(count)]
 
     def plan(self, *pods: Pod, spec: dict[str, Any] | None = None, base: str = OLD, **metadata: Any) -> Desired:
+        """With StatefulSets whose controllers know the newest template, and are free to replace every pod."""
+        return self.plan_with({"template": self.templates(spec)}, *pods, spec=spec, base=base, **metadata)
+
+    def plan_with(
+        self,
+        known: dict[str, Any],
+        *pods: Pod,
+        spec: dict[str, Any] | None = None,
+        base: str = OLD,
+        generation: int = 1,
+        **metadata: Any,
+    ) -> Desired:
         children = {}
         for role in Role:
             ref = ChildRef("StatefulSet", f"chat-{role}")
-            children[ref] = Child(ref, "u", "1-2-3", workload=Workload(replicas=2, current_revision=base))
+            fields = known | {"template": known["template"][ref.name]}
+            workload = Workload(replicas=2, current_revision=base, **fields)
+            children[ref] = Child(ref, "u", "1-2-3", generation, 1, workload=workload)
         return plan(self._make(spec, **metadata), Observed(0.0, children, pods), self._config)
 
 
@@ -92,6 +113,31 @@ def test_pods_in_the_way_are_deleted_by_name(world: World) -> None:
     desired = world.plan(*stuck)
     assert partitions(desired) == (0, 0)
     assert set(desired.delete_pods) == {f"chat-{role}-{n}" for role in Role for n in range(2)}
+
+
+SEVERAL = {"prefill": {"maxUnavailable": 2}, "decode": {"replicas": 0}}
+
+
+def test_a_stateful_set_that_replaces_one_at_a_time_gets_help_where_several_may_go(world: World) -> None:
+    desired = world.plan(*world.pods(Role.PREFILL, OLD, 2), spec=SEVERAL)
+    assert partitions(desired) == (0, 0)
+    assert desired.delete_pods == ("chat-prefill-0", "chat-prefill-1")
+
+
+def test_help_waits_for_the_other_side_s_turn(world: World) -> None:
+    pods = [*world.pods(Role.PREFILL, OLD, 2), *world.pods(Role.DECODE, OLD, 1)]
+    spec = SEVERAL | {"decode": {"replicas": 1}}
+    assert world.plan(*pods, spec=spec).delete_pods == ("chat-prefill-1",)
+    assert world.plan(*pods[:1], spec=spec).delete_pods == ("chat-prefill-0",)
+
+
+def test_nothing_is_deleted_that_would_come_back_of_the_old_template(world: World) -> None:
+    """Its controller must have seen the new one, and from where on it is to be used."""
+    pods = world.pods(Role.PREFILL, OLD, 2)
+    new, old = world.templates(SEVERAL), world.templates({"engine": {"image": OLD}})
+    assert world.plan_with({"template": new}, *pods, spec=SEVERAL, generation=2).delete_pods == ()
+    assert world.plan_with({"template": old}, *pods, spec=SEVERAL).delete_pods == ()
+    assert world.plan_with({"template": new, "partition": 1}, *pods, spec=SEVERAL).delete_pods == ("chat-prefill-1",)
 
 
 def test_no_pod_is_deleted_during_deletion(world: World) -> None:

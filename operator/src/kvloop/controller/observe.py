@@ -53,10 +53,12 @@ def child(body: Body) -> Child:
 def _workload(body: Body) -> Workload:
     spec, status = body.get("spec") or {}, body.get("status") or {}
     rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+    template = (spec.get("template") or {}).get("metadata") or {}
     failure = (c for c in status.get("conditions") or () if c["type"] == "ReplicaFailure" and c["status"] == "True")
     return Workload(
         replicas=spec.get("replicas", 1),
         partition=rolling.get("partition", 0),
+        template=(template.get("annotations") or {}).get(TEMPLATE_HASH, ""),
         pods=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),

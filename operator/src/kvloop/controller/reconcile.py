@@ -114,7 +114,7 @@ class Reconciler:
         )
 
     async def _delete_pods(self, key: Key, desired: Desired) -> None:
-        """Delete the pods that stand in the way of the rollout."""
+        """Delete the pods that the rollout replaces and their StatefulSet does not, or not yet."""
         uids = {entry.pod.name: entry.uid for entry in self.cache.pods(key) if not entry.pod.deleting}
         for name in desired.delete_pods:
             if uid := uids.get(name):
@@ -123,7 +123,7 @@ class Reconciler:
                 except (NotFoundError, ConflictError):
                     continue  # gone, or another one by now: an event tells
                 self.cache.mark_deleting(key, name)
-                log.info("deleted pod %s, which held up the rollout", name, extra=key.extra)
+                log.info("deleted pod %s: the rollout replaces it", name, extra=key.extra)
 
     async def _status(
         self, key: Key, cr: DisaggregatedInference, entry: ResourceEntry, desired: Desired, outcome: Outcome

@@ -34,8 +34,9 @@ class Desired:
     """Children in the order in which to apply them, and what was decided on the way.
 
     `keep` are children that are no longer planned and must not go yet, since pods of an older template need them.
-    `rollout` is the step of the rollout that the children take, `delete_pods` the names of the pods in its way, `url`
-    where clients inside the cluster reach the router, `node_selector` the labels of nodes that engines may run on.
+    `rollout` is the step of the rollout that the children take, `delete_pods` the names of the pods that it takes,
+    `url` where clients inside the cluster reach the router, `node_selector` the labels of nodes that engines may run
+    on.
     """
 
     children: tuple[dict[str, Any], ...]

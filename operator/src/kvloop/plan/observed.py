@@ -23,14 +23,16 @@ class ChildRef:
 class Workload:
     """What a StatefulSet or Deployment says of its pods.
 
-    `replicas` and `partition` are of spec, the rest of status (`pods` is status.replicas; `current_revision` and
-    `update_revision` are a StatefulSet's, from which pods below the partition, and from it up, are made; they are equal
-    when a rollout has ended). `create_failure` is why it cannot make pods, empty if it can: the message of a
-    Deployment's condition ReplicaFailure, or of a StatefulSet's newest event FailedCreate.
+    `replicas`, `partition` and `template` (the pod template's annotation TEMPLATE_HASH) are of spec, the rest is of
+    status: `pods` is status.replicas; `current_revision` and `update_revision` are a StatefulSet's, from which pods
+    below the partition, and from it up, are made, and equal when a rollout has ended. `create_failure` is why it cannot
+    make pods, empty if it can: the message of a Deployment's condition ReplicaFailure, or of a StatefulSet's newest
+    event FailedCreate.
     """
 
     replicas: int
     partition: int = 0
+    template: str = ""
     pods: int = 0
     ready: int = 0
     updated: int = 0

@@ -52,13 +52,16 @@ class Engine:
 class Side:
     """One role: `replicas` engines are wanted, numbered from 0; `revision` is the one of the newest template.
 
-    Numbers without an engine are missing. Engines with numbers beyond are on their way out and count for nothing.
+    Numbers without an engine are missing. Engines with numbers beyond are on their way out and count for nothing. What
+    is deleted comes back of the newest template from the number `opened` up: its controller may not know the last
+    partition yet.
     """
 
     replicas: int
     max_unavailable: int
     revision: str
     engines: Mapping[int, Engine]
+    opened: int = 0
 
     def __post_init__(self) -> None:
         wanted = {number: self.engines[number] for number in range(self.replicas) if number in self.engines}
@@ -119,8 +122,9 @@ Place = tuple[Role, int]
 class Rollout:
     """The next step.
 
-    `delete` names engines that are of no use while another comes in their place. Without it, whoever replaces one at a
-    time, and waits for each to become ready, would wait for ever. `message` is for people, empty when all is done.
+    `delete` names engines in whose place another comes. A StatefulSet replaces one at a time and waits for each to
+    become ready: it would wait for ever where one does not, and go no faster where maxUnavailable allows several. (Its
+    own maxUnavailable is off by default up to Kubernetes 1.35.) `message` is for people, empty when all is done.
     """
 
     partitions: Mapping[Role, int]
@@ -137,7 +141,7 @@ def step(sides: Sides, *, paused: bool = False) -> Rollout:
     partitions = {role: side.partition for role, side in _renew(sides, taken).items()}
     done = not outdated and not any(side.starting for side in sides.values())
     message = "" if done else _message(sides, taken, paused=paused)
-    return Rollout(partitions, () if paused else _in_the_way(sides, taken), done, message)
+    return Rollout(partitions, () if paused else _deletions(sides, taken), done, message)
 
 
 def steps(sides: Sides) -> Iterator[Rollout]:
@@ -195,11 +199,20 @@ def _renew(sides: Sides, places: Iterable[Place], *, ready: bool = False) -> Sid
     return renewed
 
 
-def _in_the_way(sides: Sides, taken: Sequence[Place]) -> tuple[Place, ...]:
+def _deletions(sides: Sides, taken: Sequence[Place]) -> tuple[Place, ...]:
     engines = {(role, number): engine for role, side in sides.items() for number, engine in side.engines.items()}
-    idle = {place for place in taken if place in engines and engines[place].idle}
     superseded = {place for place, e in engines.items() if e.failing and not e.updated and not e.base}
-    return tuple(sorted(idle | superseded))
+    return tuple(sorted(superseded.union(_replaced(sides, taken))))
+
+
+def _replaced(sides: Sides, taken: Sequence[Place]) -> Iterator[Place]:
+    """Those to delete of the engines whose turn it is; not before all with an earlier turn have gone."""
+    for role, number in taken:
+        side = sides[role]
+        if engine := side.engines.get(number):
+            if number < side.opened or not (engine.idle or side.max_unavailable > 1):
+                return
+            yield role, number
 
 
 def _message(sides: Sides, taken: Sequence[Place], *, paused: bool) -> str:

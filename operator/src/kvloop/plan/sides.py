@@ -3,7 +3,7 @@
 from kvloop.api.labels import ENGINE_CONTAINER, Role
 from kvloop.plan import names
 from kvloop.plan.container_states import CRASH_LOOP, CRASHES, NOT_PULLED, NOT_STARTED, REGISTRY_UNAVAILABLE
-from kvloop.plan.observed import Container, Observed, Pod, Workload
+from kvloop.plan.observed import Child, ChildRef, Container, Observed, Pod, Workload
 from kvloop.plan.rollout import Engine, Side, Sides
 from kvloop.plan.scope import Scope
 
@@ -18,14 +18,24 @@ def sides(scope: Scope, revision: str, templates: dict[Role, str], observed: Obs
 
 def _side(scope: Scope, role: Role, revision: str, template: str, observed: Observed | None) -> Side:
     spec = scope.role(role)
-    workload = observed.workload("StatefulSet", names.role(scope.name, role)) if observed else None
+    child = observed.children.get(ChildRef("StatefulSet", names.role(scope.name, role))) if observed else None
+    workload = child.workload if child else None
     pods = observed.pods_of(role) if observed else ()
+    replicas = _replicas(spec.replicas, workload)
     return Side(
-        replicas=_replicas(spec.replicas, workload),
+        replicas=replicas,
         max_unavailable=spec.max_unavailable,
         revision=revision,
         engines={pod.ordinal: _engine(pod, template, workload) for pod in pods},
+        opened=workload.partition if workload and _knows(child, template) else replicas,
     )
+
+
+def _knows(child: Child | None, template: str) -> bool:
+    """Whether a StatefulSet has the newest template, and its controller has seen it."""
+    if child is None or child.workload is None:
+        return False
+    return child.workload.template == template and child.observed_generation >= child.generation
 
 
 def _replicas(wanted: int | None, workload: Workload | None) -> int:
