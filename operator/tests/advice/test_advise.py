@@ -217,7 +217,7 @@ def times(median: float, number: int, seed: int) -> dict[int, int]:
 @pytest.mark.parametrize(("reused", "verdict"), [(0.4, True), (1.02, False)])
 def test_the_holdout_has_the_last_word(reused: float, verdict: bool) -> None:
     known = evidence(exponential(20), 20_000, ended=0.5)
-    known = replace(known, reused_first_token=times(reused, 20_000, 1), holdout_first_token=times(1, 20_000, 2))
+    known = replace(known, treated_first_token=times(reused, 20_000, 1), holdout_first_token=times(1, 20_000, 2))
     found = advise(known).verdict
     assert (found.value, found.confident) == (verdict, True)
     assert "holdout" in found.reason
@@ -235,7 +235,7 @@ def test_the_holdout_is_just_large_enough() -> None:
             held = chance.random() < share
             size = chance.gauss(0, 0.5)
             arms[held] += [math.exp(size + chance.gauss(0, 0.5)) * (1 if held else 1 - EFFECT) for _ in range(4)]
-        known = replace(known, reused_first_token=counts(arms[False]), holdout_first_token=counts(arms[True]))
+        known = replace(known, treated_first_token=counts(arms[False]), holdout_first_token=counts(arms[True]))
         if not share:
             advised = advise(known).holdout
             assert advised.value is not None
@@ -249,7 +249,7 @@ def test_the_holdout_is_just_large_enough() -> None:
 
 def test_little_traffic_needs_days_or_is_hopeless() -> None:
     base = evidence(exponential(20), 1000, ended=0.2)
-    some = replace(base, turns_per_second=0.01, reused_first_token=times(1, 500, 1))
+    some = replace(base, turns_per_second=0.01, treated_first_token=times(1, 500, 1))
     assert advise(some).holdout.value == 10
     assert "days" in advise(some).holdout.reason
     none = replace(some, turns_per_second=0.0001)

@@ -51,8 +51,10 @@ def test_rates_tokens_and_running_turns() -> None:
 
 
 def test_first_tokens_by_arm() -> None:
-    arms = [Timed("reused", None, 0, 0, 0.1), Timed("holdout", None, 0, 0, 0.4), Timed("first", None, 0, 0, 9)]
+    """Misses count as well: conversations are compared as they were drawn, not as they fared."""
+    times = {"reused": 0.1, "recomputed": 0.8, "holdout": 0.4, "first": 9.0}
+    arms = [Timed(arm, None, 0, 0, seconds) for arm, seconds in times.items()]
     found = evidence([Turn(0, 1, 10, 10)], arms)
-    assert found.reused_first_token == {histogram.bucket(0.1): 1}
+    assert found.treated_first_token == {histogram.bucket(0.1): 1, histogram.bucket(0.8): 1}
     assert found.holdout_first_token == {histogram.bucket(0.4): 1}
     assert found.prefill is None

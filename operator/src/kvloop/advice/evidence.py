@@ -61,8 +61,9 @@ class Evidence:
     pod_cost: float = 1.0
     """Cost of a decode pod in prefill pods."""
 
-    reused_first_token: Counts = field(default_factory=dict)
-    """Time to first token of follow-ups that reused, a histogram of any unit."""
+    treated_first_token: Counts = field(default_factory=dict)
+    """Time to first token of follow-ups outside the holdout, whether they reused or not; a histogram of any unit. Those
+    that reused alone are no fair comparison: they came in time, and had not changed their history."""
     holdout_first_token: Counts = field(default_factory=dict)
     """The same of follow-ups in the holdout, in the same unit."""
 

@@ -60,27 +60,28 @@ class Saving:
 def saving(case: Case) -> Saving | None:
     """What the holdout shows; None while one of the arms has too few times.
 
-    Conversations are held out by chance, so the arms differ in nothing else. The unit is the conversation.
+    Conversations are held out by chance, so the arms differ in nothing else: misses count, too, as they will when
+    everybody may reuse. The unit is the conversation.
     """
-    reused, held = Times.of(case.evidence.reused_first_token), Times.of(case.evidence.holdout_first_token)
-    if min(reused.count, held.count) < MIN_TIMES:
+    treated, held = Times.of(case.evidence.treated_first_token), Times.of(case.evidence.holdout_first_token)
+    if min(treated.count, held.count) < MIN_TIMES:
         return None
     clustered = 1 + ALIKE * (_follow_ups(case.gaps) - 1)
-    error = DEVIATIONS * math.sqrt(clustered * (reused.variance / reused.count + held.variance / held.count))
-    difference = reused.mean - held.mean
+    error = DEVIATIONS * math.sqrt(clustered * (treated.variance / treated.count + held.variance / held.count))
+    difference = treated.mean - held.mean
     return Saving(*(1 - math.exp(min(_MOST_LOGARITHM, difference + each)) for each in (error, 0.0, -error)))
 
 
 def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
     """The smallest holdout that shows a saving of `EFFECT` within a day, or the largest sensible one and its time."""
     evidence, gaps = case.evidence, case.gaps
-    reused = Times.of(evidence.reused_first_token)
+    treated = Times.of(evidence.treated_first_token)
     daily = evidence.turns_per_second * _DAY * _conversations(gaps) / gaps.turns if gaps.turns else 0.0
-    if reused.count < MIN_TIMES or daily < 1:
-        more = max(1, MIN_TIMES - reused.count)
-        reason = f"Cannot tell yet: first-token times of at least {more} more follow-ups that reuse are needed."
+    if treated.count < MIN_TIMES or daily < 1:
+        more = max(1, MIN_TIMES - treated.count)
+        reason = f"Cannot tell yet: first-token times of at least {more} more follow-ups are needed."
         return settle(Recommendation(None, reason), evidence.holdout_percent, before, _off_by_two)
-    spread = reused.variance * (ALIKE + (1 - ALIKE) / _follow_ups(gaps))
+    spread = treated.variance * (ALIKE + (1 - ALIKE) / _follow_ups(gaps))
     needed = spread * (POWER_DEVIATIONS / math.log(1 - EFFECT)) ** 2
     most = MOST_PERCENT / 100
     days = max(1.0, needed / daily / (most * (1 - most)))

@@ -71,7 +71,7 @@ def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
         decode_running_tokens=sum(turn.held_tokens * (turn.end - turn.start) for turn in turns) / span
         if span
         else None,
-        reused_first_token=_first_tokens(told, "reused"),
+        treated_first_token=_first_tokens(told, "reused", "recomputed"),
         holdout_first_token=_first_tokens(told, "holdout"),
     )
 
@@ -82,8 +82,8 @@ def _legs(timed: Iterable[Timed]) -> Iterable[Leg]:
             yield Leg(turn.computed_tokens, turn.fetched_tokens, turn.leg_seconds)
 
 
-def _first_tokens(timed: Iterable[Timed], arm: str) -> dict[int, int]:
-    times = (turn.first_token_seconds for turn in timed if turn.arm == arm)
+def _first_tokens(timed: Iterable[Timed], *arms: str) -> dict[int, int]:
+    times = (turn.first_token_seconds for turn in timed if turn.arm in arms)
     return dict(Counter(histogram.bucket(each) for each in times if each is not None))
 
 
