@@ -54,7 +54,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Where the resource `EFA` would run."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     namespace = {"kind": "Namespace", "metadata": {"name": "team", "labels": labels}}
-    cluster = Cluster(definition(), operator(), namespace, node("n1"), node("n2"))
+    crd = json.loads(json.dumps(definition()).replace('"properties": {}, ', "").replace(', "properties": {}', ""))
+    cluster = Cluster(crd, operator(), namespace, node("n1"), node("n2"))
     connect(monkeypatch, cluster)
     return cluster
 

@@ -1,7 +1,7 @@
 """The cluster: its API server, the CRD and the operator."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from kvloop import __version__
 from kvloop.api.crd import definition
@@ -35,9 +35,16 @@ async def crd(session: Session, namespace: str) -> Finding:
         return fail("CRD", "is not installed", _INSTALL)
     except ForbiddenError as error:
         return await _served(session, namespace, error)
-    if not covers(live["spec"], wanted["spec"]):
+    if not covers(live["spec"], _stored(wanted["spec"])):
         return warn("CRD", f"is not that of kvloop {__version__}", f"if it is older than the operator: {_INSTALL}")
     return ok("CRD", f"as in kvloop {__version__}")
+
+
+def _stored(value: Any) -> Any:
+    """A schema as the API server keeps it: without empty `properties`."""
+    if isinstance(value, dict):
+        return {name: _stored(inner) for name, inner in value.items() if (name, inner) != ("properties", {})}
+    return [_stored(item) for item in value] if isinstance(value, list) else value
 
 
 async def _served(session: Session, namespace: str, why: ForbiddenError) -> Finding:
