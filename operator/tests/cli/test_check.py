@@ -196,6 +196,8 @@ TAINTED = {"taints": [{"key": "mine", "effect": "NoExecute"}]}
         (refusing(ForbiddenError("exceeded quota")), {"Admission": FAIL}, "exceeded quota"),
         (refusing(ForbiddenError('User "me" cannot patch resource "x"')), {"Admission": WARN}, "cannot patch"),
         (lambda c: c.denied.add(("create", "pods/proxy")), {"Rights": WARN}, "you may not create pods/proxy"),
+        (refusing(NotFoundError('namespaces "team" not found')), {"Admission": FAIL}, "not found"),
+        (without("Namespace"), {"Pod Security": FAIL}, "there is no namespace team"),
         (level("baseline"), {"Pod Security": FAIL}, "IPC_LOCK"),
         (forbid("Namespace"), {"Pod Security": WARN}, "could not be looked at"),
         (quota({f"requests.{GPU}": "20"}, {f"requests.{GPU}": "8"}), {"Quota q": FAIL}, f"16 of {GPU} more"),

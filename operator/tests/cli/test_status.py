@@ -2,7 +2,10 @@
 
 import io
 import json
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +196,13 @@ def test_errors_are_one_line_that_says_what_to_do(error: KubeError, says: str) -
     text = explain(error, "" if "kubeconfig" in error.message else "https://cluster")
     assert says in text
     assert "\n" not in text
+
+
+def test_a_missing_kubeconfig_is_told_in_one_line(tmp_path: Path) -> None:
+    code = f"from kvloop.cli.main import app; app(['status', '--kubeconfig', {str(tmp_path / 'none')!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: no usable kubeconfig: ")
 
 
 def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Which cluster and namespace a command is about, and what it says where that cannot be asked."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -42,6 +43,7 @@ class Target:
             typer.Exit: 2, after that line.
         """
         session: Session | None = None
+        logging.getLogger("kubernetes").setLevel(logging.ERROR)  # what it warns of ends in an error of ours
 
         async def connected() -> T:
             nonlocal session

@@ -8,7 +8,7 @@ from kvloop.api.validate import quantity
 from kvloop.cli.checks.finding import Finding, fail, ok, unseen, warn
 from kvloop.cli.checks.nodes import requests
 from kvloop.kube.client import Body
-from kvloop.kube.errors import ConflictError, ForbiddenError, InvalidError
+from kvloop.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
 from kvloop.kube.kinds import CUSTOM_RESOURCE, NAMESPACE, POD, RESOURCE_QUOTA
 from kvloop.kube.session import Session
 from kvloop.plan.scope import Scope
@@ -33,6 +33,8 @@ async def admission(session: Session, namespace: str, body: Body) -> Finding:
         if error.by_admission:
             return fail("Admission", error.message, "satisfy the policy or quota, or have it changed")
         return warn("Admission", error.message, "whoever applies the resource needs that right")
+    except NotFoundError as error:
+        return fail("Admission", error.message, "create the namespace, and install the CRD")
     except ConflictError as error:
         return warn("Admission", error.message, "try again")
     return ok("Admission", "the API server would take the resource")
@@ -54,6 +56,8 @@ async def pod_security(session: Session, scope: Scope) -> Finding:
     """The namespace's Pod Security level lets the engines in."""
     try:
         labels = (await session.get(NAMESPACE, None, scope.namespace))["metadata"].get("labels") or {}
+    except NotFoundError:
+        return fail("Pod Security", f"there is no namespace {scope.namespace}", "create it")
     except ForbiddenError as error:
         return unseen("Pod Security", error.message)
     level = labels.get(_ENFORCE, "privileged")
