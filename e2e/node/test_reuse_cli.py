@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from e2e.node.harness import SECRET, NodeSite
 from e2e.site import Body
-from kvloop.api.labels import PLURAL
+from kvloop.api.labels import PLURAL, REVISION
 from kvloop.cli.main import app
 
 pytestmark = pytest.mark.node
@@ -85,8 +85,7 @@ def test_diff_tells_what_an_edit_changes_and_nothing_else(fleet: NodeSite, kvloo
     assert sorted(each["name"] for each in changed) == ["chat-decode", "chat-prefill"]
     for child in changed:
         lines = [line[1:].strip() for line in child["diff"].splitlines()[2:] if line[0] in "+-"]
-        assert lines[0] == "- --seed=7" or lines[-1] == "- --seed=7" or "- --seed=7" in lines
-        assert all("seed" in line or "revision" in line for line in lines), child["diff"]
+        assert [line.partition(":")[0] for line in lines] == [REVISION, REVISION, "- --seed=7"], child["diff"]
     assert len(found["rollout"]) >= 1
     assert fleet.get(PLURAL, "chat")["metadata"]["generation"] == body["metadata"]["generation"]
 

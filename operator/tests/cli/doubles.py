@@ -177,6 +177,7 @@ def stored(child: Body) -> Body:
     if "spec" in body:
         body["spec"]["byDefault"] = True
     if body["kind"] == "StatefulSet":
+        body["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
         body["status"] = {"replicas": body["spec"]["replicas"], "readyReplicas": body["spec"]["replicas"]}
     return body
 

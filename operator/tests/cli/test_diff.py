@@ -42,6 +42,7 @@ def test_a_new_flag_restarts_both_sides_step_by_step() -> None:
     assert found.spec == ["spec.model.maxLength: absent -> 4096"]
     assert actions(found) == {f"StatefulSet/chat-{role}": Action.CHANGE for role in ("prefill", "decode")}
     for child in found.children:
+        assert "byDefault" not in child.diff
         lines = [line for line in child.diff.splitlines() if line[0] in "+-"][2:]
         assert lines == ["+        - --max-model-len=4096"]
     assert found.restarts == ["chat-prefill-0", "chat-prefill-1", "chat-decode-0", "chat-decode-1"]
@@ -102,21 +103,6 @@ def test_what_another_hand_changed_is_shown_as_put_back() -> None:
     deployment["metadata"]["annotations"] = {}
     (child,) = compared(LIVE, objects).children
     assert "-        image: router:hacked\n" in child.diff
-
-
-def test_amounts_may_be_spelt_otherwise() -> None:
-    resources = {"requests": {"cpu": "0.5", "memory": "1024Mi"}}
-    objects = started(edited(router={"resources": resources}))
-    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
-    deployment["metadata"]["annotations"] = {}
-    deployment["spec"]["template"]["spec"]["containers"][0]["resources"] = {
-        "requests": {"cpu": "500m", "memory": "1Gi"}
-    }
-    assert not compared(edited(router={"resources": resources}), objects).children
-    other = compared(edited(router={"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}), objects)
-    diff = other.children[0].diff
-    assert "-            cpu: 500m\n+            cpu: '1'" in diff
-    assert "memory: 1024Mi" not in diff
 
 
 @pytest.fixture
@@ -182,6 +168,11 @@ def test_without_the_right_to_see_the_operator(
     monkeypatch.setattr("kvloop.cli.diff.installations", forbidden)
     result = run("diff", "-f", file(tmp_path / "chat.yaml", LIVE))
     assert (result.exit_code, "compared with its defaults" in result.stderr) == (0, True)
+
+
+def test_an_operator_of_another_version_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add(operator(image="kvloop/operator:9.9.9"))
+    assert "the operator is of version 9.9.9" in run("diff", "-f", file(tmp_path / "chat.yaml", LIVE)).stderr
 
 
 def test_what_cannot_be_compared_ends_with_2(cluster: Cluster, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvloop.api.labels import APPLIED_HASH, TEMPLATE_HASH, Role
 from kvloop.api.v1alpha1 import DisaggregatedInference, parse
-from kvloop.api.validate import defaulted, quantity
+from kvloop.api.validate import defaulted
 from kvloop.cli.output import to_yaml
 from kvloop.controller.apply import digest_of
 from kvloop.kube.client import Body
@@ -67,7 +67,8 @@ def changes(
         wanted = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
     cr = parse(wanted)
     desired = plan(cr, observed, config)
-    found = list(_children(desired, {_ref(child): child for child in children}, cr.metadata.uid))
+    former = plan(parse(_without_status(live)), observed, config).children if live else ()
+    found = list(_children(desired, {_ref(child): child for child in children}, former, cr.metadata.uid))
     engines = list(_engines(cr.metadata.name, desired, observed))
     before = {pod.revision for pod in observed.pods if pod.is_engine}
     return Changes(
@@ -81,24 +82,38 @@ def changes(
     )
 
 
+def _without_status(body: Body) -> Body:
+    return {name: value for name, value in body.items() if name != "status"}
+
+
 def _ref(body: Body) -> ChildRef:
     return ChildRef(body["kind"], body["metadata"]["name"])
 
 
-def _children(desired: Desired, live: Mapping[ChildRef, Body], owner: str) -> Iterator[Change]:
-    planned = {_ref(body): body for body in desired.children}
+def _children(desired: Desired, live: Mapping[ChildRef, Body], former: Sequence[Body], owner: str) -> Iterator[Change]:
+    planned, were = ({_ref(body): body for body in bodies} for bodies in (desired.children, former))
     for ref, body in planned.items():
         there = live.get(ref)
         if there is None:
-            yield Change(ref.kind, ref.name, Action.CREATE, _diff(ref, "", to_yaml(_comparable(body))))
-        elif (there["metadata"].get("annotations") or {}).get(APPLIED_HASH) != digest_of(body):
-            new = _comparable(body)
-            if text := _diff(ref, to_yaml(_spelt_alike(_comparable(applied(there)), new)), to_yaml(new)):
-                yield Change(ref.kind, ref.name, Action.CHANGE, text)
+            yield Change(ref.kind, ref.name, Action.CREATE, _diff(ref, None, body))
+        elif _digest(there) != digest_of(body) and (text := _diff(ref, _applied(there, were.get(ref)), body)):
+            yield Change(ref.kind, ref.name, Action.CHANGE, text)
     for ref, body in live.items():
         owners = {each["uid"] for each in body["metadata"].get("ownerReferences") or ()}
         if ref not in planned and owner in owners:
-            yield Change(ref.kind, ref.name, Action.DELETE, _diff(ref, to_yaml(_comparable(applied(body))), ""))
+            yield Change(ref.kind, ref.name, Action.DELETE, _diff(ref, _applied(body, were.get(ref)), None))
+
+
+def _applied(there: Body, planned: Body | None) -> Body:
+    """A child as it was last applied: as planned for the live resource, or else by the record of who owns what.
+
+    The record is less exact: where a whole object is owned, it has the API server's defaults, too.
+    """
+    return planned if planned and _digest(there) == digest_of(planned) else applied(there)
+
+
+def _digest(body: Body) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(APPLIED_HASH))
 
 
 _DIGESTS: Final = (APPLIED_HASH, TEMPLATE_HASH)
@@ -117,26 +132,10 @@ def _comparable(body: Any, path: tuple[str, ...] = ()) -> Any:
     return [_comparable(item, path) for item in body] if isinstance(body, list) else body
 
 
-def _spelt_alike(old: Any, new: Any, *, amounts: bool = False) -> Any:
-    """The old with amounts spelt as in the new where they are equal: the API server writes 0.5 as 500m."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return {
-            name: _spelt_alike(value, new[name], amounts=amounts or name in _AMOUNTS) if name in new else value
-            for name, value in old.items()
-        }
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [_spelt_alike(*pair, amounts=amounts) for pair in zip(old, new, strict=True)]
-    alike = amounts and isinstance(old, str | int) and isinstance(new, str | int)
-    return new if alike and quantity(str(old)) == quantity(str(new)) else old
-
-
-_AMOUNTS: Final = {"requests", "limits", "sizeLimit"}
-
-
-def _diff(ref: ChildRef, old: str, new: str) -> str:
+def _diff(ref: ChildRef, old: Body | None, new: Body | None) -> str:
     title = f"{ref.kind}/{ref.name}"
-    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), f"live/{title}", f"planned/{title}")
-    return "".join(lines)
+    before, after = (to_yaml(_comparable(body)).splitlines(True) if body else [] for body in (old, new))
+    return "".join(difflib.unified_diff(before, after, f"live/{title}", f"planned/{title}"))
 
 
 def _edits(old: Any, new: Any, path: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.syntax import Syntax
 
+from kvloop import __version__
 from kvloop.cli.changes import Changes, changes
 from kvloop.cli.collect import Installation, children_of, installations, observed, pods_of
 from kvloop.cli.exits import NO, errors, fail
@@ -91,9 +92,14 @@ async def _config(session: Session, namespace: str) -> PlanConfig:
     except ForbiddenError:
         serving = []
     installed: Installation | None = next(iter(serving), None)
-    if installed is None or installed.settings is None:
-        errors.print("note: the operator's settings cannot be read; compared with its defaults", style="yellow")
     settings = installed.settings if installed else None
+    if settings is None:
+        errors.print("note: the operator's settings cannot be read; compared with its defaults", style="yellow")
+    if installed and installed.version != __version__:
+        note = (
+            f"note: the operator is of version {installed.version}, and may make of it something else than this kvloop"
+        )
+        errors.print(f"{note}, {__version__}", style="yellow")
     return plan_config(settings or Settings(), pod_monitors=await session.serves(POD_MONITOR.api_version))
 
 
