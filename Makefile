@@ -62,6 +62,7 @@ lint: venv  ## Format, style, types, import directions
 generate: venv  ## Write the CRD, the references, the plain install and the golden files from their sources
 	@$(PYTHON) -m kvloop.api.generate
 	@$(PYTHON) -m kvloop.cli.reference
+	@$(PYTHON) -m e2e.traces
 	@$(PYTHON) -m e2e.monitoring generate
 	@$(PYTHON) -m e2e.charts
 	@$(BIN)/pytest --quiet operator/tests/plan/test_goldens.py --update-goldens

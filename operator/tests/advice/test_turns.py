@@ -53,8 +53,14 @@ def test_rates_tokens_and_running_turns() -> None:
 def test_first_tokens_by_arm() -> None:
     """Misses count as well: conversations are compared as they were drawn, not as they fared."""
     times = {"reused": 0.1, "recomputed": 0.8, "holdout": 0.4, "first": 9.0}
-    arms = [Timed(arm, None, 0, 0, seconds) for arm, seconds in times.items()]
+    arms = [Timed(arm, None, 0, 0, 0, seconds) for arm, seconds in times.items()]
     found = evidence([Turn(0, 1, 10, 10)], arms)
     assert found.treated_first_token == {histogram.bucket(0.1): 1, histogram.bucket(0.8): 1}
     assert found.holdout_first_token == {histogram.bucket(0.4): 1}
     assert found.prefill is None
+
+
+def test_what_prefill_finds_in_its_own_cache() -> None:
+    legs = [Timed("reused", 1.0, 100, 200, 100, None), Timed("first", 1.0, 0, 0, 900, None)]
+    assert evidence([Turn(0, 1, 10, 10)], legs).prefill_cache_hit_percent == 25
+    assert evidence([Turn(0, 1, 10, 10)]).prefill_cache_hit_percent is None

@@ -69,6 +69,19 @@ def test_a_log_tells_lines_threshold_and_what_the_holdout_shows(files: dict[str,
     assert "shows within" in found["advice"]["router.holdoutPercent"]["reason"]
 
 
+def test_a_log_tells_when_prefill_has_it_all_in_its_own_cache(tmp_path: Path) -> None:
+    made = requests(Traffic(conversations=200, between_seconds=5), seed=5)
+    rows = list(router_log(made, QWEN3_32B, ttl=0, holdout=0, seed=1))
+    for row in rows:
+        if row["turn"] > 1:
+            row |= {"computedTokens": 200, "legMs": 1000 * QWEN3_32B.prefill.at(200)}
+    (tmp_path / "log").write_text(jsonl(rows))
+    found = json.loads(run("advise", "--log", tmp_path / "log", "--model", "qwen3-32b", "-o", "json").stdout)
+    assert found["evidence"]["prefillCacheHitPercent"] > 90
+    assert found["advice"]["transfer.bidirectional"]["value"] is False
+    assert "its own prefix cache" in found["advice"]["transfer.bidirectional"]["reason"]
+
+
 def test_a_log_alone_does_not_tell_the_size_of_memory(files: dict[str, Path]) -> None:
     found = json.loads(run("advise", "--log", files["log"], "-o", "json").stdout)
     assert found["advice"]["router.leaseSeconds"]["value"] is None

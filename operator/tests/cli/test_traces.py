@@ -117,12 +117,12 @@ def test_what_the_router_writes_is_what_is_read(tmp_path: Path) -> None:
     turn = Outcome(
         stream=True, status=200, follow_up=True, turn=2, gap_seconds=4.5, prompt_tokens=900, reused_tokens=700
     )
-    turn.offered_tokens, turn.computed_tokens, turn.pinned_tokens, turn.ends = 700, 200, 950, False
+    turn.offered_tokens, turn.computed_tokens, turn.pinned_tokens, turn.ends = 700, 150, 950, False
     turn.leg_seconds, turn.first_byte_seconds, turn.total_seconds = 0.25, 0.3, 2.0
     out = io.BytesIO()
     accesslog.write(out, turn)
     loaded = log(tmp_path, out.getvalue())
-    assert loaded.timed == [Timed("reused", 0.25, 200, 700, 0.3)]
+    assert loaded.timed == [Timed("reused", 0.25, 150, 700, 50, 0.3)]
     read = loaded.turns[0]
     assert (read.gap, read.prompt_tokens, read.held_tokens, read.history_tokens) == (4.5, 900, 950, 700)
     assert read.end - read.start == pytest.approx(2.0)

@@ -14,6 +14,10 @@ BUSIEST_SECONDS: Final = 60.0
 UNSEEN_SHARE: Final = 0.1
 """Of the turns in the last tenth of the time it is not known yet whether they are followed: they are left out."""
 
+_TREATED: Final = ("reused", "recomputed")
+"""Arms of follow-ups that may reuse."""
+_HOLDOUT: Final = "holdout"
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -41,9 +45,12 @@ class Timed:
     """What a log tells of one turn's prefill leg and first token; None: nothing."""
 
     arm: str
+    """As in the router's metrics."""
     leg_seconds: float | None
     computed_tokens: int
     fetched_tokens: int
+    own_tokens: int
+    """Prompt tokens that prefill found in its own cache."""
     first_token_seconds: float | None
 
 
@@ -68,12 +75,24 @@ def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
         peak_turns_per_second=max(rate, _busiest(turns)),
         prefill=prefill,
         transfer=transfer,
-        decode_running_tokens=sum(turn.held_tokens * (turn.end - turn.start) for turn in turns) / span
-        if span
-        else None,
-        treated_first_token=_first_tokens(told, "reused", "recomputed"),
-        holdout_first_token=_first_tokens(told, "holdout"),
+        prefill_cache_hit_percent=_own_percent(told),
+        decode_running_tokens=_running(turns) / span if span > 0 else None,
+        treated_first_token=_first_tokens(told, *_TREATED),
+        holdout_first_token=_first_tokens(told, _HOLDOUT),
     )
+
+
+def _running(turns: Iterable[Turn]) -> float:
+    """Tokens that decode holds while turns run, each times the seconds for which it does."""
+    return sum(turn.held_tokens * max(0.0, turn.end - turn.start) for turn in turns)
+
+
+def _own_percent(timed: Iterable[Timed]) -> float | None:
+    """Share of follow-ups' prompts that prefill found in its own cache."""
+    legs = [turn for turn in timed if turn.leg_seconds is not None and turn.arm in (*_TREATED, _HOLDOUT)]
+    own = sum(turn.own_tokens for turn in legs)
+    whole = own + sum(turn.computed_tokens + turn.fetched_tokens for turn in legs)
+    return 100 * own / whole if whole else None
 
 
 def _legs(timed: Iterable[Timed]) -> Iterable[Leg]:

@@ -91,7 +91,8 @@ def simulate(  # noqa: PLR0913, PLR0917 (each is an option of the command)
         pinned=max_pinned,
         cache_hit=prefill_cache_hit,
     )
-    system = System(traffic.model, decode_pods, prefill_pods, max_pinned, prefill_cache_hit or 0.0)
+    own = traffic.evidence.prefill_cache_hit_percent or 0.0
+    system = System(traffic.model, decode_pods, prefill_pods, max_pinned, own)
     results = _run(Replay(loaded.turns, system), [OFF, *grid])
     _print(output, traffic, system, results)
     if plot:

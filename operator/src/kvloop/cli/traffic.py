@@ -46,7 +46,12 @@ DecodePods = Annotated[int, typer.Option(min=1, help="Decode pods.")]
 MaxPinned = Annotated[int, typer.Option(min=1, max=100, metavar="PERCENT", help="router.maxPinnedPercent.")]
 PrefillCacheHit = Annotated[
     float | None,
-    typer.Option(min=0, max=100, metavar="PERCENT", help="What prefill finds in its own prefix cache."),
+    typer.Option(
+        min=0,
+        max=100,
+        metavar="PERCENT",
+        help="What prefill finds in its own prefix cache; by default what the log tells.",
+    ),
 ]
 
 
@@ -57,7 +62,7 @@ class Traffic:
     loaded: Loaded
     evidence: Evidence
     model: Model
-    """Timed lines and memory, or else those of the published system."""
+    """Measured lines and memory, or else those of the published system."""
     assumed: tuple[str, ...]
     """What is not measured, and of which published system it is."""
 
@@ -114,6 +119,6 @@ def measured(
         decode_running_tokens=None if running is None else running / pods,
         decode_pods=pods,
         max_pinned_percent=pinned,
-        prefill_cache_hit_percent=cache_hit,
+        prefill_cache_hit_percent=told.prefill_cache_hit_percent if cache_hit is None else cache_hit,
     )
     return Traffic(loaded, filled, system, tuple(assumed))

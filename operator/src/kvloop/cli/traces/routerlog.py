@@ -66,12 +66,13 @@ def _line(row: Row) -> _Line | None:
         history_tokens=min(prompt, reused or whole(row, "offeredTokens", 0)),
         last=bool(row.get("endOfConversation")),
     )
-    leg = _seconds(row, "legMs")
+    leg, computed = _seconds(row, "legMs"), whole(row, "computedTokens", prompt - reused)
     timed = Timed(
         arm=str(row["arm"]),
         leg_seconds=None if leg is None or row.get("decodeOnly") else leg,
-        computed_tokens=whole(row, "computedTokens", prompt - reused),
+        computed_tokens=computed,
         fetched_tokens=reused,
+        own_tokens=max(0, prompt - reused - computed),
         first_token_seconds=_seconds(row, "firstByteMs") if row.get("stream") else None,
     )
     return _Line(turn, timed)
