@@ -22,7 +22,7 @@ from e2e.monitoring import targets
 from e2e.monitoring.prometheus import Prometheus, Target
 from e2e.router.fakevalkey import FakeValkey
 from e2e.router.harness import Router, config, user
-from e2e.router.sim import engine_config
+from e2e.router.sim import BLOCK, engine_config
 from kvloop.cli.load import Client, LoadError, Workload
 from kvloop.engine import guard
 from kvloop.router.leases import MARGIN_SECONDS
@@ -121,7 +121,9 @@ class Stage:
             transfer = {"decoderKVBlocksTTLSeconds": self._pace.lease_s}
             limits = {"maxTurnsPerEngine": _ROOM, "maxQueuedTurns": _ROOM}
             store = {"valkey": {"url": (await stack.enter_async_context(FakeValkey())).url, "timeoutSeconds": 1}}
-            settings = config(*urls, transfer=transfer, limits=limits, store=store, holdoutPercent=20)
+            settings = config(
+                *urls, transfer=transfer, limits=limits, store=store, holdoutPercent=20, maxPinnedPercent=60
+            )
             self._router = await stack.enter_async_context(Router(settings))
             self._stack = stack.pop_all()
         return self
@@ -208,24 +210,25 @@ class Stage:
 
     @asynccontextmanager
     async def _abandoned(self) -> AsyncIterator[None]:
-        """As many as hold half of decode's memory, of which the router allows no more."""
+        """As many as the router lets hold decode's memory, and more."""
         begin = "Once upon a time. " * (self._pace.kv_tokens // 32 // 8)  # 8 tokens each
-        for number in range(5):
-            await self._all(_ROOM, f"Tale {number}. {begin}")
+        for number in range(6):
+            await self._all(_ROOM, f"Tale {number}. {begin}", tokens=10)
         yield
 
     @asynccontextmanager
     async def _without(self, engines: list[EngineSim]) -> AsyncIterator[None]:
         for engine in engines:
             await engine.stop()
-        async with self._crowded(turns=4):
+        async with self._crowded(turns=_ROOM):
             yield
         for number in range(len(engines)):
             await self._restart(engines, number)
 
-    async def _all(self, turns: int, question: str) -> None:
+    async def _all(self, turns: int, question: str, tokens: int = 200) -> None:
         """So many first turns at once, whatever is answered."""
-        bodies = [{"model": "tiny", "messages": [user(f"{n}. {question}")], "max_tokens": 200} for n in range(turns)]
+        base = {"model": "tiny", "max_tokens": tokens}
+        bodies = [{**base, "messages": [user(f"{number}. {question}")]} for number in range(turns)]
         await asyncio.gather(*map(self._router.post, bodies))
 
     async def _restart(
@@ -239,6 +242,7 @@ class Stage:
     def _config(self, base: Config) -> Config:
         assert base.transfer
         pace = self._pace
-        knobs = Knobs(speed=PRESETS["qwen3-32b"], time_scale=pace.time_scale, kv_tokens=pace.kv_tokens)
+        knobs = Knobs(speed=PRESETS["qwen3-32b"], time_scale=pace.time_scale)
         transfer = replace(base.transfer, decoder_kv_blocks_ttl=pace.lease_s)
-        return replace(base, transfer=transfer, knobs=knobs, max_model_len=pace.kv_tokens)
+        blocks = pace.kv_tokens // BLOCK
+        return replace(base, transfer=transfer, knobs=knobs, num_gpu_blocks=blocks, max_model_len=blocks * BLOCK)

@@ -69,7 +69,7 @@ def test_every_query_has_series_and_every_series_a_name(recording: Recording, na
 def alerts() -> dict[str, str]:
     """Expressions of the alerts, looking back as shortly as the play is."""
     groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    return {rule["alert"]: re.sub(r"\[\d+[mhd]\]", "[5s]", rule["expr"]) for group in groups for rule in group["rules"]}
+    return {rule["alert"]: re.sub(r"\[\d+[mhd]\]", "[3s]", rule["expr"]) for group in groups for rule in group["rules"]}
 
 
 @pytest.mark.parametrize("name", alerts())
