@@ -210,6 +210,12 @@ def test_without_a_guard_of_this_version_nothing_is_read(wire: Any, reason: str)
     assert handle["remote_num_tokens"] == 0
 
 
+def test_a_handle_that_offers_nothing_ends_the_lease_whatever_the_prompt() -> None:
+    handle = handle_of(TOKENS[:339], remote_num_tokens=0)
+    assert shrink(handle, [5], text_only=False) == guard.Report(0, 0, "released")
+    assert (handle["remote_num_tokens"], handle["remote_block_ids"]) == (0, [[1]])
+
+
 @pytest.mark.parametrize("expiry", [None, "absent"])
 def test_a_lease_without_an_end_is_not_read(expiry: Any) -> None:
     handle = handle_of(TOKENS[:339], remote_blocks_expiry_time=None)

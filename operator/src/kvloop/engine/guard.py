@@ -34,6 +34,7 @@ Reason = Literal[
     "match",  # all tokens of the handle
     "partial",  # the first whole links
     "mismatch",  # not even the first link
+    "released",  # nothing is offered: the lease is to end
     "multimodal",  # images, audio or embeddings: the tokens do not tell the content
     "kv_groups",  # a proper prefix of several KV cache groups cannot be named
     "dcp",  # nor of blocks spread over decode context parallel ranks
@@ -185,6 +186,7 @@ def shrink(
     # vLLM reads the last blocks of the list, so the list is cut to the verified ones. With none verified it must still
     # not be empty, or vLLM would not notify the decode engine.
     try:
+        _require(handle.get("remote_num_tokens") != 0, "released")
         _require(text_only, "multimodal")
         guard = parse(wire)
         _require(groups is None or groups == len(handle["remote_block_ids"]), "block_count")
