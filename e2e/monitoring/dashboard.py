@@ -234,7 +234,7 @@ GUARD: Final = Row(
         Panel(
             "Handles by what the guard found",
             Unit.A_SECOND,
-            "At prefill. match: the prompt extends all that decode holds; partial: only its start; released: a lease ends.",
+            "match: the prompt extends all that decode holds; partial: only its start; released: a lease ends.",
             (rate("kvloop_guard_handles_total", "reason"),),
             stacked=True,
         ),
