@@ -18,6 +18,9 @@ class FakeValkey:
         """While cleared, commands are neither run nor answered."""
         self.open.set()
         self.garbage = False
+        self.readonly = False
+        self.run: int | None = 1
+        """Changes at each start; None where INFO is not allowed."""
         self.commands: list[bytes] = []
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -39,6 +42,11 @@ class FakeValkey:
         """Cut every connection."""
         for writer in self._writers:
             writer.transport.abort()
+
+    def restore(self, data: dict[tuple[int, bytes], tuple[bytes, float]]) -> None:
+        """Restart from a snapshot."""
+        self.data, self.run = dict(data), (self.run or 0) + 1
+        self.cut()
 
     @property
     def connections(self) -> int:
@@ -70,6 +78,8 @@ class FakeValkey:
                         answer = b"-NOAUTH Authentication required.\r\n"
                     elif name == b"SELECT":
                         database, answer = int(command[1]), b"+OK\r\n"
+                    elif name == b"INFO" and not self.garbage:
+                        answer = self._info()
                     else:
                         answer = b"nonsense\r\n" if self.garbage else self._run(database, name, command[1:])
                     writer.write(answer)
@@ -79,9 +89,13 @@ class FakeValkey:
             self._writers.discard(writer)
             writer.close()
 
+    def _info(self) -> bytes:
+        told = b"run_id:%040x\r\n" % self.run if self.run is not None else b""
+        return _bulk(b"# Server\r\n%btcp_port:%d\r\n" % (told, self.port))
+
     def _run(self, database: int, name: bytes, words: list[bytes]) -> bytes:
-        if name == b"PING":
-            return b"+PONG\r\n"
+        if self.readonly and name != b"MGET":
+            return b"-READONLY You can't write against a read only replica.\r\n"
         if name == b"GETDEL":
             return _bulk(self._get(database, words[0], take=True))
         if name == b"MGET":

@@ -105,10 +105,64 @@ async def test_it_expires_and_says_so() -> None:
         store.close()
 
 
+async def test_what_a_restored_server_has_again_is_not_taken_again() -> None:
+    """Its blocks are another request's by now, and another prefill engine would not know that."""
+    async with FakeValkey() as server:
+        store = connect(server.url)
+        await store.put(b"k", A, 60)
+        snapshot = dict(server.data)
+        assert await store.take([b"k"]) == Found(A, key=b"k")
+        server.restore(snapshot)
+        await eventually(lambda: server.connections == 0, "the connection is cut")
+        assert await reconnected(store) == Found(reason="used", key=b"k")
+        server.restore(snapshot)
+        await eventually(lambda: server.connections == 0, "the connection is cut")
+        await reconnected(store, b"other")
+        assert await store.put(b"k", B, 60) == []  # no lease is ended for what came back
+        assert await store.take([b"k"]) == Found(B, key=b"k")
+        store.close()
+
+
+async def reconnected(store: ValkeyStore, key: bytes = b"k") -> Found:
+    """What the store finds once it has a connection again."""
+    async with asyncio.timeout(10):
+        while True:
+            found = await store.take([key])
+            if found.reason != "store_unavailable":
+                return found
+            await asyncio.sleep(0.01)
+
+
+async def test_a_replica_is_left_for_the_primary() -> None:
+    async with FakeValkey() as server:
+        store = connect(server.url)
+        await store.put(b"k", A, 60)
+        server.readonly = True
+        assert await store.take([b"k"]) == Found(reason="store_unavailable")
+        await eventually(lambda: server.connections == 0, "it hangs up")
+        store.close()
+
+
+async def test_a_server_that_does_not_tell_its_run_is_not_used() -> None:
+    async with FakeValkey() as server:
+        server.run = None
+        store = connect(server.url)
+        assert await store.put(b"k", A, 60) == []
+        assert await store.take([b"k"]) == Found(reason="store_unavailable")
+        store.close()
+
+
 async def test_what_another_version_wrote_is_no_entry() -> None:
     async with FakeValkey() as server:
         store = connect(server.url)
-        for raw in (b"[2,1]\n{}", b"nonsense", b"[1]\n", b"1\n{}", b"[1,2,3,4,5,6]\n{}", b'[1,"","","","","x"]\n{}'):
+        for raw in (
+            b"[2,1]\n{}",
+            b"nonsense",
+            b"[1]\n",
+            b"1\n{}",
+            b"[2,1,2,3,4,5,6]\n{}",
+            b'[2,"","","","","",""]\n{}',
+        ):
             server.data[0, b"kvloop:e:k"] = (raw, 1e9)
             assert (await store.take([b"k"])).entry is None
         server.data[0, b"kvloop:t:k"] = (b"\xff words", 1e9)

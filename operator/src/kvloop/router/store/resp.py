@@ -7,6 +7,7 @@ another one's, which is what a client that cancels a pending command must take c
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -151,6 +152,15 @@ class Client:
         self._connecting: asyncio.Task[None] | None = None
         self._next_try = 0.0
         self._closed = False
+        self.run = ""
+        """Id of the server's process: another one means that it restarted, or that a replica took its place."""
+
+    async def ready(self) -> None:
+        """Connect if need be, so that `run` is known; returns also where that fails."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.timeout_seconds):
+                if self._connection is None:
+                    await self._connect()
 
     async def call(self, *commands: Sequence[bytes]) -> list[Any]:
         """The replies to a pipeline, in order; raises `StoreDownError`, also where one of them is an error."""
@@ -165,6 +175,8 @@ class Client:
             raise StoreDownError("no answer in time") from error
         for reply in replies:
             if isinstance(reply, StoreDownError):
+                if str(reply).startswith("READONLY") and self._connection is not None:
+                    self._connection.close()  # it is a replica now; its name may lead to the primary
                 raise reply
         return replies
 
@@ -197,9 +209,11 @@ class Client:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await self._dial()
-                for reply in await connection.send(self._greeting()):
+                replies = await connection.send(self._greeting())
+                for reply in replies:
                     if isinstance(reply, StoreDownError):
                         raise reply
+            self.run = _run_id(replies[-1])
             self._connection = connection
         except (OSError, TimeoutError, ValueError, StoreDownError) as error:  # ValueError: no port, no host name
             log.warning("the store cannot be used: %s", str(error) or "no answer")
@@ -229,7 +243,7 @@ class Client:
             self._connection = None
 
     def _greeting(self) -> list[list[bytes]]:
-        url, commands = urlsplit(self._config.url), [[b"PING"]]
+        url, commands = urlsplit(self._config.url), [[b"INFO", b"server"]]
         database = url.path.strip("/") if url.scheme != "unix" else ""
         if database:
             commands.insert(0, [b"SELECT", database.encode()])
@@ -238,6 +252,13 @@ class Client:
             user = [unquote(url.username).encode()] if url.username else []
             commands.insert(0, [b"AUTH", *user, password])
         return commands
+
+
+def _run_id(info: Any) -> str:
+    found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE) if isinstance(info, bytes) else None
+    if found is None:
+        raise StoreDownError("it does not tell its run_id; INFO must be allowed")
+    return found[1].decode()
 
 
 def _ignore(future: asyncio.Future[list[Any]]) -> None:

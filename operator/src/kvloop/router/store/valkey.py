@@ -14,12 +14,15 @@ TRACE_SECONDS = 3600
 """How long after its lease it is remembered that a conversation was there, to tell a late turn from a first one."""
 _ENTRY = b"kvloop:e:"
 _TRACE = b"kvloop:t:"
-_VERSION = 1
+_VERSION = 2
 _WORD = re.compile(rb"[a-z_]{1,32}")
 
 
 class ValkeyStore:
     """A `Store` for several routers. An entry is taken with GETDEL, which gives it to one of them only.
+
+    A server that restores a snapshot, or a replica that takes its place before it has heard of everything, has entries
+    again that were taken. So an entry is good only in the run of the server that it was put into.
 
     Beside each entry lies a trace: what to say when the entry is not there (any more).
     """
@@ -55,13 +58,14 @@ class ValkeyStore:
 
     async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         life, trace = b"%d" % (seconds * 1000), b"%d" % ((seconds + TRACE_SECONDS) * 1000)
+        await self._client.ready()
         replies = await self._call(
             "put",
-            [b"SET", _ENTRY + key, _encode(entry), b"PX", life, b"GET"],
+            [b"SET", _ENTRY + key, _encode(entry, self._client.run), b"PX", life, b"GET"],
             [b"SET", _TRACE + key, EXPIRED.encode(), b"PX", trace],
         )
         # Where the call failed, the entry may be there all the same: its lease must run on.
-        older = _decode(replies[0]) if replies is not None else None
+        older = _decode(replies[0], self._client.run) if replies is not None else None
         return [(key, older)] if older is not None else []
 
     async def mark(self, key: bytes, reason: str) -> None:
@@ -78,9 +82,9 @@ class ValkeyStore:
         return self._taken(key, replies[0])
 
     def _taken(self, key: bytes, raw: object) -> Found:
-        entry = _decode(raw)
-        if entry is None:
-            return Found(reason=USED, key=key)  # by another router, between two calls; or written by another version
+        entry = _decode(raw, self._client.run)
+        if entry is None:  # taken by another router between two calls; or of another run, or another version's
+            return Found(reason=USED, key=key)
         self._client.tell([b"SET", _TRACE + key, USED.encode(), b"PX", b"%d" % (TRACE_SECONDS * 1000)])
         return Found(entry, key=key)
 
@@ -95,22 +99,26 @@ class ValkeyStore:
             self._observe(name, loop.time() - begun)
 
 
-def _encode(entry: Entry) -> bytes:
-    head = [_VERSION, entry.decode, entry.boot_id, entry.revision, entry.prefill, entry.tokens]
+def _encode(entry: Entry, run: str) -> bytes:
+    head = [_VERSION, run, entry.decode, entry.boot_id, entry.revision, entry.prefill, entry.tokens]
     return orjson.dumps(head) + b"\n" + entry.handle
 
 
-def _decode(raw: object) -> Entry | None:
-    """None for what another version of the router may have written."""
+def _decode(raw: object, run: str) -> Entry | None:
+    """None for what another version of the router may have written, or in another run of the server."""
     if not isinstance(raw, bytes):
         return None
     head, _, handle = raw.partition(b"\n")
     try:
         version, *names, tokens = orjson.loads(head)
-        decode, boot_id, revision, prefill = names
+        put_in, decode, boot_id, revision, prefill = names
     except (ValueError, TypeError):
         return None
-    if version != _VERSION or type(tokens) is not int or not all(isinstance(name, str) for name in names):
+    if (
+        (version, put_in) != (_VERSION, run)
+        or type(tokens) is not int
+        or not all(isinstance(name, str) for name in names)
+    ):
         return None
     return Entry(handle, decode, boot_id, revision, prefill, tokens)
 
