@@ -160,8 +160,10 @@ async def test_prefill_s_parameters_are_not_used_again_once_decode_may_have_read
     for engine in setup.decode:
         engine.script.append(failure)
     status, _ = await setup.router.post({"messages": [user("hi")]})
-    assert status in (502, 500, 503)
-    assert sorted(seen.kv is None for engine in setup.decode for seen in engine.seen) == [False, True]
+    assert status in (200, 500, 503)  # 200 by the engine that cut its connection first, and is back
+    legs = [seen.kv for engine in setup.decode for seen in engine.seen]
+    assert len(legs) == (3 if status == 200 else 2)
+    assert legs.count(None) == len(legs) - 1
 
 
 async def test_no_decode_engine_is_503_with_retry_after(setup: Setup) -> None:

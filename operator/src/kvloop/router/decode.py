@@ -73,7 +73,10 @@ def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None) -> 
     last = tried[-1]
     if problem is not None and problem.reason == STALE and last.usable and tried.count(last) == 1:
         return last  # nothing is wrong with it
-    engines = [engine for engine in exchange.core.pool.usable(Role.DECODE) if engine not in tried]
+    usable = exchange.core.pool.usable(Role.DECODE)
+    engines = [engine for engine in usable if engine not in tried]
+    if not engines and problem is not None and problem.reason != "deadline":
+        engines = [engine for engine in usable if engine is not last]  # one that died may be back
     return policy.choose_decode(engines, holder=None, paired={last.revision})
 
 
