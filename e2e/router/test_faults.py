@@ -89,6 +89,18 @@ async def test_then_on_another_engine_and_then_decode_works_alone(setup: Setup) 
     assert (await setup.router.reuse()).counters.decode_only_turns == 1
 
 
+@pytest.mark.parametrize("handle", [{"x": 1}, {"do_remote_decode": True, "guard": {}, "remote_num_tokens": "7"}])
+@pytest.mark.parametrize("settings", [{}, {"holdoutPercent": 100}], ids=["reuse", "holdout"])
+async def test_a_handle_without_what_is_needed_costs_the_next_turn_s_reuse_only(
+    handle: dict[str, Any], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeEngine, "handle", lambda _: handle)
+    async with Setup(**settings) as setup:
+        await setup.router.chat(*TURN_1)
+        assert b"[DONE]" in await setup.router.chat(*TURN_2, stream=True)
+        assert not any(seen.handle for engine in setup.prefill for seen in engine.seen)
+
+
 async def test_no_prefill_may_be_a_failure() -> None:
     async with Setup(whenNoPrefill="Fail") as setup:
         setup.only(prefill=0)

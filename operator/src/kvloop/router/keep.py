@@ -18,7 +18,7 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
     """
     keys, core = exchange.request.keys, exchange.core
     problem = _problem(exchange, handle)
-    entry = _entry(exchange, handle) if handle is not None and problem not in _USELESS else None
+    entry = _entry(exchange, handle) if handle is not None and _is_whole(handle) else None
     if keys is not None and keys.put is not None:
         if entry is not None and not problem:
             seconds = exchange.config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
@@ -29,10 +29,6 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
         await core.store.mark(keys.put, problem)
     if entry is not None:
         core.leases.end(entry)
-
-
-_USELESS = ("no_handle", "bad_handle")
-"""Problems of the handle itself: with it prefill could not even end the lease."""
 
 
 def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:
