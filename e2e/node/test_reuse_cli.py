@@ -10,10 +10,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from e2e.node.harness import SECRET, NodeSite
+from e2e.node.harness import MODEL, SECRET, NodeSite
 from e2e.site import Body
-from kvloop.api.labels import PLURAL, REVISION
+from kvloop.api.labels import ENGINE_HTTP, PLURAL, REVISION
 from kvloop.cli.main import app
+from kvloop.cli.reach import Reach
+from kvloop.kube.session import Session
 
 pytestmark = pytest.mark.node
 
@@ -64,6 +66,17 @@ def test_check_asks_engines_and_routers_themselves(kvloop: Kvloop) -> None:
     ill = kvloop("check", "unguarded", "--output", "json")
     assert (ill.exit_code, levels(ill)["Guard"]) == (1, "fail")
     assert levels(kvloop("check", "one-way", "--output", "json"))["KV transfer"] == "warn"
+
+
+async def test_a_router_asks_where_the_api_server_is_kept_out(fleet: NodeSite) -> None:
+    (engine,), (router,) = fleet.pods("prefill"), fleet.pods("router")
+    async with await Session.open(str(fleet.cluster.kubeconfig)) as session:
+        reach = Reach(session, router, direct=False)
+        assert "kvloop_engine_info" in (await reach.ask(engine, ENGINE_HTTP, "/metrics")).text
+        body = {"model": MODEL, "prompt": "Say " * 2000, "max_tokens": 2}
+        answer = await reach.ask(engine, ENGINE_HTTP, "/v1/completions", body=body)
+        assert len(json.loads(answer.text)["choices"]) == 1
+        assert (await reach.ask(engine, ENGINE_HTTP, "/none")).status == 404
 
 
 def test_check_judges_a_file_with_the_api_server(fleet: NodeSite, kvloop: Kvloop, tmp_path: Path) -> None:
