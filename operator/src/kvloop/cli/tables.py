@@ -1,9 +1,9 @@
 """A custom resource's status as tables. Labels and figures are those of the API: what it grows is shown, too."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -105,36 +105,51 @@ def _roles(status: Body) -> RenderableType:
 
 
 def _value(value: Any) -> Iterator[RenderableType]:
-    """Objects of plain values as a table, if there are several; figures as a list; and below it what is neither."""
+    """Figures as a list, objects that are alike as a table, and below it what is neither."""
     if isinstance(value, list):
-        yield _matrix(_by_first_field(value)) if _are_plain(value) else Text(", ".join(map(str, value)))
-        return
-    if _are_plain(value.values()):
-        yield _matrix({words(name): inner for name, inner in value.items()})
+        plain = bool(value) and all(map(_is_plain, value))
+        yield _matrix(_by_first_field(value)) if plain else Text(", ".join(map(str, value)))
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
+    objects: dict[str, Mapping[str, Any]] = {}
+    others: dict[str, Any] = {}
     for name, inner in value.items():
-        if inner not in ("", {}) and (not isinstance(inner, Mapping | list) or _is_counts(inner)):
+        if inner in ("", {}, []):
+            continue
+        if not isinstance(inner, Mapping | list) or _is_counts(inner):
             grid.add_row(words(name), figure(name, inner))
+        elif _is_plain(inner):
+            objects[words(name)] = inner
+        else:
+            others[words(name)] = inner
     if grid.row_count:
         yield grid
-    for name, inner in value.items():
-        if inner and isinstance(inner, Mapping | list) and not _is_counts(inner):
-            yield Text(words(name), style="italic")
-            yield Padding(Group(*_value(inner)), (0, 0, 0, 2))
+    yield from map(_matrix, _alike(objects))
+    for title, inner in others.items():
+        yield Text(title, style="italic")
+        yield Padding(Group(*_value(inner)), (0, 0, 0, 2))
 
 
-def _are_plain(items: Iterable[Any]) -> bool:
-    """Whether all are objects, of nothing but plain values."""
-    rows = list(items)
-    return bool(rows) and all(
-        isinstance(row, Mapping) and not any(isinstance(each, Mapping | list) for each in row.values()) for row in rows
-    )
+def _is_plain(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an object of nothing but plain values."""
+    return isinstance(value, Mapping) and not any(isinstance(each, Mapping | list) for each in value.values())
 
 
 def _is_counts(value: Any) -> bool:
-    """Whether a few numbers by name, which fit into a line."""
-    return isinstance(value, Mapping) and all(isinstance(each, int) for each in value.values())
+    """Whether a number for each role, which fit into a line."""
+    return isinstance(value, Mapping) and set(value) <= set(Role)
+
+
+def _alike(objects: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Mapping[str, Any]]]:
+    """Objects that share a field stand together."""
+    groups: list[dict[str, Mapping[str, Any]]] = []
+    for name, value in objects.items():
+        group = next((group for group in groups if any(value.keys() & each.keys() for each in group.values())), None)
+        if group is None:
+            groups.append({name: value})
+        else:
+            group[name] = value
+    return groups
 
 
 def _by_first_field(items: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -148,7 +163,7 @@ def _matrix(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("")
     for name in columns:
-        numbers = all(isinstance(row.get(name, 0), int) for row in rows.values())
+        numbers = all(type(row.get(name, 0)) is int for row in rows.values())
         table.add_column(words(name), justify="right" if numbers else "left")
     for title, row in rows.items():
         table.add_row(title, *(figure(name, row.get(name, "")) for name in columns))
