@@ -91,7 +91,8 @@ class Pods(Session):
 
 async def check(pods: Pods, **spec: Any) -> dict[str, Finding]:
     """All findings by check; where one check has several, the last one."""
-    body = resource("chat", "team", model={"name": "tiny", "source": {"path": "/m"}, "maxLength": 8192}, **spec)
+    model = {"name": "tiny", "source": {"path": "/m"}, "maxLength": 8192}
+    body = resource("chat", "team", **{"model": model} | spec)
     scope = Scope.of(parse(body), PlanConfig(router_image="router:1"))
     return {found.check: found async for found in live(pods, scope, pods.bodies, lambda: None)}
 
@@ -269,9 +270,12 @@ async def test_pods_that_do_not_answer_are_no_failure() -> None:
         assert levels(await check(pods)) == dict.fromkeys(names, Level.WARN)
 
 
-async def test_a_threshold_beyond_a_short_check() -> None:
+@pytest.mark.parametrize(("threshold", "length"), [(4096, 8192), (64, 1024)])
+async def test_what_is_beyond_a_short_check(threshold: int, length: int) -> None:
+    model = {"name": "tiny", "source": {"path": "/m"}, "maxLength": length}
     async with Fleet() as fleet:
-        found = await check(Pods(fleet), transfer={"kvRecomputeThresholdTokens": 4096, "fabric": "UCX"})
+        transfer = {"kvRecomputeThresholdTokens": threshold, "fabric": "UCX"}
+        found = await check(Pods(fleet), transfer=transfer, model=model)
         assert (found["KV transfer"].level, BACK in found) == (Level.WARN, False)
 
 

@@ -11,7 +11,7 @@ from kvloop.api.contract.summary import ReuseSummary
 from kvloop.api.labels import ROLE, ROUTER_ADMIN
 from kvloop.cli.checks.engines import HANDLE, Engine, RefusedError, Server, engine
 from kvloop.cli.checks.exchange import STEPS, WORDS, WRONG, Exchange, ExchangeError, pairs
-from kvloop.cli.checks.finding import Finding, fail, ok, unseen, warn
+from kvloop.cli.checks.finding import Finding, Level, fail, ok, unseen, warn
 from kvloop.cli.load import prose
 from kvloop.cli.reach import Reach, bastion, is_ready
 from kvloop.kube.client import Body
@@ -24,7 +24,9 @@ API_KEY: Final = "KVLOOP_API_KEY"
 """Environment variable with a key of the router's, where it wants one."""
 _REPLY_TOKENS: Final = 24
 MOST_TOKENS: Final = 1024
-"""Longest reply that a check waits for."""
+"""Highest threshold for which a check waits, since its replies are longer."""
+ROOM_TOKENS: Final = 2000
+"""What the check's conversation takes, beside two replies."""
 _AT_ONCE: Final = 4
 _STATUS: Final = "see kvloop status"
 _UNREACHABLE: Final = (
@@ -75,10 +77,14 @@ def guards(engines: list[Engine]) -> Finding:
 
 
 async def _exchanges(scope: Scope, engines: list[Engine], advance: Callable[[], None]) -> list[Finding]:
-    """Two turns with each engine; a step is well if it is so with every pair that has come to it."""
-    threshold = scope.spec.transfer.kv_recompute_threshold_tokens
-    if threshold > MOST_TOKENS:
-        return [warn("KV transfer", f"a threshold of {threshold} tokens is too high for a short check", _STATUS)]
+    """Two turns with each engine; a step is well if it is so with every pair that has come to it.
+
+    Whether KV was read is seen by the engines' counters, which count other traffic, too.
+    """
+    threshold, most = scope.spec.transfer.kv_recompute_threshold_tokens, scope.spec.model.max_length
+    if threshold > MOST_TOKENS or (most and most < ROOM_TOKENS + 2 * threshold):
+        detail = f"a threshold of {threshold} tokens is too high, or maxLength too low, for a short check"
+        return [warn("KV transfer", detail, _STATUS)]
     if not scope.spec.transfer.bidirectional:
         return [warn("KV transfer", "transfer.bidirectional is false", "set it to true, unless meant so")]
     limit = asyncio.Semaphore(_AT_ONCE)
@@ -90,7 +96,7 @@ async def _exchanges(scope: Scope, engines: list[Engine], advance: Callable[[], 
             except ExchangeError as error:
                 return error
             except (KubeError, RefusedError) as error:
-                return ExchangeError(STEPS[0], str(error), _UNREACHABLE)
+                return ExchangeError(STEPS[0], str(error), _UNREACHABLE, Level.WARN)
             finally:
                 advance()
             return None
@@ -163,11 +169,8 @@ def reused(before: ReuseSummary, after: ReuseSummary) -> Finding:
     tokens = after.counters.reused_tokens - before.counters.reused_tokens
     if tokens:
         return ok("Router", f"the second turn was answered rightly, with {tokens} tokens of reused KV")
-    misses = {
-        reason: count - before.counters.misses.get(reason, 0)
-        for reason, count in (after.counters.misses | after.counters.not_eligible).items()
-    }
-    why = next((reason for reason, count in misses.items() if count > 0), "unknown")
+    counted, earlier = (each.counters.misses | each.counters.not_eligible for each in (after, before))
+    why = next((reason for reason, count in counted.items() if count > earlier.get(reason, 0)), "unknown")
     if why == "holdout":
         return ok("Router", "the second turn was answered rightly, and held out from reuse, as holdoutPercent wants")
     return fail("Router", f"the second turn reused nothing: {why}", "look up the miss in the router's documentation")
