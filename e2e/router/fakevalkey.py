@@ -100,8 +100,6 @@ class FakeValkey:
             return _bulk(self._get(database, words[0], take=True))
         if name == b"MGET":
             return b"*%d\r\n" % len(words) + b"".join(_bulk(self._get(database, key)) for key in words)
-        if name == b"DEL":
-            return b":%d\r\n" % sum(self._get(database, key, take=True) is not None for key in words)
         if name == b"SET":
             key, value, px, milliseconds, *options = words
             assert px == b"PX"

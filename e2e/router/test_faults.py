@@ -1,6 +1,7 @@
 """Engines and clients that misbehave: nobody gets a wrong answer, and no request fails because of reuse."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Self
@@ -315,3 +316,33 @@ async def test_the_holdout_never_reuses() -> None:
         summary = await setup.router.reuse()
         assert (summary.counters.follow_ups, summary.counters.misses) == (1, {"holdout": 1})
         assert summary.first_token.holdout.count == 1
+
+
+async def test_an_entry_that_gives_way_to_a_turn_without_a_handle_has_its_lease_ended(setup: Setup) -> None:
+    """Two turns of a conversation with an id, at the same time."""
+    setup.only()
+    prefill, decode = setup.prefill[0], setup.decode[0]
+    until, begun = asyncio.Event(), asyncio.Event()
+    decode.script.append(fake.held(fake.whole(decode.answer("x", None)), until, begun))
+    stopped = asyncio.ensure_future(setup.router.chat(*TURN_1, conversation_id="c"))
+    await begun.wait()
+    await setup.router.chat(*TURN_1, conversation_id="c")
+    until.set()
+    await stopped
+    await eventually(lambda: any(seen.ends for seen in prefill.seen), "the lease is ended")
+    leases = setup.router.app.core.leases
+    assert leases.pinned(decode.address) == 0
+    await eventually(lambda: leases.ended == 1, "it is counted")
+
+
+async def test_a_lease_that_prefill_would_not_end_is_not_counted_as_ended(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup.only()
+    await setup.router.chat(*TURN_1, conversation_id="c")
+    setup.prefill[0].script.append(fake.status(401))
+    with caplog.at_level(logging.INFO):
+        async with setup.router.session.delete(setup.router.url + "/v1/conversations/c") as answer:
+            assert answer.status == 200
+        await eventually(lambda: "prefill answered 401" in caplog.text, "the refusal is logged")
+    assert setup.router.app.core.leases.ended == 0

@@ -79,7 +79,8 @@ async def test_what_is_displaced_is_returned(store: ValkeyStore) -> None:
 
 async def test_a_mark_takes_the_entry_s_place(store: ValkeyStore) -> None:
     await store.put(b"k", A, 60)
-    await store.mark(b"k", "holdout")
+    assert await store.mark(b"k", "holdout") == A
+    assert await store.mark(b"k", "holdout") is None
     assert await store.take([b"k"]) == Found(reason="holdout", key=b"k")
 
 

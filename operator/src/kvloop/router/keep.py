@@ -26,7 +26,7 @@ async def run(exchange: Exchange, handle: dict[str, Any] | None) -> None:
             core.leases.keep(keys.put, entry, dropped)
             exchange.outcome.pinned_tokens = entry.tokens
             return
-        await core.store.mark(keys.put, problem)
+        await core.leases.mark(keys.put, problem)
     if entry is not None:
         core.leases.end(entry)
 

@@ -102,6 +102,12 @@ class Leases:
             self.end(found.entry)
         return found.entry is not None
 
+    async def mark(self, key: bytes, reason: str) -> None:
+        """A turn ended here and left no handle; another's that was there is lost, so its lease is ended."""
+        if (lost := await self._core.store.mark(key, reason)) is not None:
+            self.forget(key)
+            self.end(lost)
+
     async def run(self) -> None:
         """End what should be ended, until cancelled."""
         while True:
@@ -151,7 +157,7 @@ class Leases:
 
     async def _take_and_end(self, key: bytes) -> None:
         if await self.end_conversation(key):
-            await self._core.store.mark(key, ENDED)
+            await self.mark(key, ENDED)
 
     async def _end(self, entry: Entry) -> None:
         """A leg of one token with nothing to read: prefill tells decode that it is done with the blocks."""
@@ -163,18 +169,23 @@ class Leases:
             handle["remote_num_tokens"] = 0
             body = orjson.dumps({"prompt": [1], "max_tokens": 1, "temperature": 0, "stream": False, KV: handle})
             try:
-                await self._send(engine, body)
-                self.ended += 1
+                status = await self._send(engine, body)
             except LegError as error:
                 log.info("a lease runs on until its end: %s", error)
+                return
+            if status == 200:
+                self.ended += 1
+            else:
+                log.info("a lease runs on until its end: prefill answered %d", status)
 
-    async def _send(self, engine: Engine, body: bytes) -> None:
+    async def _send(self, engine: Engine, body: bytes) -> int:
         core = self._core
         connection = await core.upstream.connect(engine.address, core.config.deadlines.connect_seconds)
         try:
             sent = {"content-type": "application/json", "x-request-id": core.new_id()}
             connection.send("POST", "/v1/completions", sent, body, LEG_SECONDS)
             await connection.read()
+            return connection.status
         finally:
             connection.release()
 

@@ -58,8 +58,8 @@ class Store(Protocol):
         Returns entries that certainly nobody can take any more, with their keys, so that their leases can be ended.
         """
 
-    async def mark(self, key: bytes, reason: str) -> None:
-        """Remember that a turn ended here and left no handle."""
+    async def mark(self, key: bytes, reason: str) -> Entry | None:
+        """Remember that a turn ended here and left no handle; returns the entry of another turn that was there."""
 
     def close(self) -> None:
         """Let go of whatever the store holds on to."""

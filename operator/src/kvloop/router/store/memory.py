@@ -50,9 +50,10 @@ class MemoryStore:
             dropped.append(evicted)
         return [(old, held) for old, (held, deadline) in dropped if now < deadline]
 
-    async def mark(self, key: bytes, reason: str) -> None:
-        self._entries.pop(key, None)
+    async def mark(self, key: bytes, reason: str) -> Entry | None:
+        older = self._entries.pop(key, None)
         self._trace(key, reason)
+        return older[0] if older is not None and self._clock() < older[1] else None
 
     def close(self) -> None:
         """Nothing to let go of: it is all in this process."""

@@ -68,9 +68,10 @@ class ValkeyStore:
         older = _decode(replies[0], self._client.run) if replies is not None else None
         return [(key, older)] if older is not None else []
 
-    async def mark(self, key: bytes, reason: str) -> None:
+    async def mark(self, key: bytes, reason: str) -> Entry | None:
         trace = [b"SET", _TRACE + key, reason.encode(), b"PX", b"%d" % (TRACE_SECONDS * 1000)]
-        await self._call("mark", [b"DEL", _ENTRY + key], trace)
+        replies = await self._call("mark", [b"GETDEL", _ENTRY + key], trace)
+        return _decode(replies[0], self._client.run) if replies is not None else None
 
     def close(self) -> None:
         self._client.close()
