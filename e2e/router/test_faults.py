@@ -102,6 +102,19 @@ async def test_a_handle_without_what_is_needed_costs_the_next_turn_s_reuse_only(
         assert not any(seen.handle for engine in setup.prefill for seen in engine.seen)
 
 
+@pytest.mark.parametrize("said", [{"usage": {"prompt_tokens": -5}}, {"guard": {"offered": -1, "verified": -1}}])
+async def test_counts_that_cannot_be_cost_nothing(
+    setup: Setup, said: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    setup.only()
+    engine = setup.prefill[0]
+    await setup.router.chat(*TURN_1)
+    params = {**engine.prefill_params({}), "guard": said.get("guard", {"offered": 1, "verified": 1})}
+    engine.script.append(fake.whole({**engine.answer("x", params), **said}))
+    await setup.router.chat(*TURN_2)
+    assert not caplog.text
+
+
 async def test_no_prefill_may_be_a_failure() -> None:
     async with Setup(whenNoPrefill="Fail") as setup:
         setup.only(prefill=0)

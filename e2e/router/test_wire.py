@@ -207,6 +207,17 @@ async def test_an_error_that_repeats_the_request_is_replaced(pair: Pair) -> None
     assert b"10.0.0.1" not in answer
 
 
+@pytest.mark.parametrize("code", [400, 500])
+async def test_an_error_is_none_the_less_one_for_being_a_stream(pair: Pair, code: int) -> None:
+    async def fail(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=code, body=b'data: "127.0.0.1"\n\n', content_type="text/event-stream")
+
+    pair.decode.script.extend([fail] * 3)
+    status, answer = await pair.router.post(STREAM)
+    assert status == code
+    assert b"127.0.0.1" not in answer
+
+
 @pytest.mark.parametrize("body", [BODY, STREAM])
 async def test_an_answer_that_cannot_be_read_and_may_hold_a_handle_is_withheld(pair: Pair, body: bytes) -> None:
     async def unreadable(_: web.Request) -> web.StreamResponse:

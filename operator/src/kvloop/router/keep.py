@@ -48,7 +48,12 @@ def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:
 
 def _is_whole(handle: dict[str, Any]) -> bool:
     tokens = handle.get("remote_num_tokens")
-    return handle.get("do_remote_decode") is True and type(tokens) is int and all(handle.get(k) for k in _LOCATED)
+    return (
+        handle.get("do_remote_decode") is True
+        and type(tokens) is int
+        and tokens > 0
+        and all(handle.get(k) for k in _LOCATED)
+    )
 
 
 def _entry(exchange: Exchange, handle: dict[str, Any]) -> Entry:

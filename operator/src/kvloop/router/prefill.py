@@ -6,7 +6,7 @@ A handle is sent once. What fails with it is tried without it at once; then on a
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -174,7 +174,11 @@ def _prompt_tokens(usage: Any) -> int:
     if not isinstance(usage, dict):
         return 0
     counts = [usage.get(name) for name in ("prompt_tokens", "input_tokens", "cache_read_input_tokens")]
-    return sum(count for count in counts if isinstance(count, int))
+    return sum(count for count in counts if _is_count(count))
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
 
 
 def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
@@ -184,7 +188,7 @@ def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
     outcome = exchange.outcome
     report = result.params.pop("guard", None)
     offered, verified = (report.get("offered"), report.get("verified")) if isinstance(report, dict) else (None, None)
-    if not isinstance(offered, int) or not isinstance(verified, int):
+    if not _is_count(offered) or not _is_count(verified):
         exchange.core.pool.suspect(engine, reachable=True)
         return Result(problem=UNGUARDED)
     outcome.offered_tokens, outcome.verified_tokens = offered, verified

@@ -14,7 +14,7 @@ async def run(exchange: Exchange, answer: Connection, reply: Reply) -> None:
     """Pass the answer on and keep its handle."""
     exchange.outcome.status = answer.status
     answer.limit(exchange.config.deadlines.idle_seconds)
-    if answer.headers.get("content-type", "").startswith("text/event-stream"):
+    if answer.status == 200 and answer.headers.get("content-type", "").startswith("text/event-stream"):
         await _Stream(exchange, reply).run(answer)
     else:
         await _whole(exchange, answer, reply)
