@@ -74,6 +74,9 @@ verify: venv  ## Fail if anything generated is out of date
 	@$(PYTHON) -m e2e.monitoring generate --check
 	@$(PYTHON) -m e2e.charts --check
 
+report: venv engine  ## Write operator/docs/report: reuse on and off, simulated at published lengths, and on real engines
+	@$(PYTHON) -m e2e.report
+
 images: venv  ## Build the container images without a Docker engine
 	@$(PYTHON) -m e2e.images build
 

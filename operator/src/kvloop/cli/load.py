@@ -156,7 +156,7 @@ class Client:
                 await asyncio.sleep(workload.pause_s)
             question = prose(f"user {seed} {number}", workload.user_tokens * words_per_token)
             messages += ({"role": "user", "content": question},)
-            body = self._body(messages, workload.reply_tokens)
+            body = self.body(messages, workload.reply_tokens)
             async with clients:
                 reply = await self.stream(body)
             yield Turn(
@@ -190,10 +190,11 @@ class Client:
         response = await self._http.post("/tokenize", json={"model": self._model, "prompt": text})
         if response.is_success:
             return int(response.json()["count"])
-        body = self._body(({"role": "user", "content": text},), 1)
+        body = self.body(({"role": "user", "content": text},), 1)
         return int((await self._send("POST", "/v1/chat/completions", body)).json()["usage"]["prompt_tokens"])
 
-    def _body(self, messages: Messages, reply_tokens: int) -> dict[str, Any]:
+    def body(self, messages: Messages, reply_tokens: int) -> dict[str, Any]:
+        """A request."""
         return {"model": self._model, "messages": list(messages), "max_tokens": reply_tokens, "temperature": 0}
 
     async def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
