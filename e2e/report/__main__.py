@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -11,13 +12,15 @@ from e2e.cluster.progress import step
 from e2e.report import bed, plots, real
 from e2e.report.bed import Run, Setup
 from e2e.report.page import page
-from e2e.report.scenarios import CACHES, MEMORY, MEMORY_LOAD, PUBLISHED, TRAFFIC, load
+from e2e.report.scenarios import CACHES, MEMORY, MEMORY_LOAD, PUBLISHED, SYSTEM_TOKENS, TRAFFIC, load
 from kvloop.cli.load import Turn
 from kvloop.router.outcome import Arm
 
 FOLDER: Final = Path(__file__).parents[2] / "operator" / "docs" / "report"
 HOLDOUT_PERCENT: Final = 40
-SIMULATED: Final = "SIMULATED"
+CACHE_LENGTHS: Final = (2000, 8000, 24_000)
+HELD_EVERY: Final = 20
+"""Of the samples of what decode holds, each so manieth is kept."""
 
 Figures = dict[str, Any]
 
@@ -26,79 +29,54 @@ def main() -> None:
     """Write the report; the simulated part is the same on every machine."""
     parser = argparse.ArgumentParser(prog="python -m e2e.report", description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write (default: operator/docs/report)")
-    parser.add_argument("--simulated-only", action="store_true", help="leave out the real engines, keep their figures")
+    parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS), help="parts to run; others stay")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "figures.json"
-    figures: Figures = {
-        "published": published(args.out),
-        "holdout": holdout(),
-        "caches": caches(args.out),
-        "traffic": traffic(),
-        "memory": memory(args.out),
-    }
-    if args.simulated_only:
-        figures["real"] = json.loads(file.read_text())["real"]
-    else:
-        with step("two real vLLM engines on the CPU"):
-            figures["real"] = on_real_engines(args.out)
-    file.write_text(json.dumps(figures, indent=1) + "\n")
+    figures: Figures = json.loads(file.read_text()) if file.exists() else {}
+    for name in args.only:
+        figures[name] = PARTS[name]()
+        file.write_text(json.dumps(figures, indent=1) + "\n")
+    plots.write(args.out, figures)
     (args.out / "README.md").write_text(page(figures))
     print(f"written: {args.out}")
 
 
-def published(out: Path) -> Figures:
+def published() -> Figures:
     """Every published length, off and on."""
     found: Figures = {}
     for model, known in PUBLISHED.items():
-        arms: dict[str, list[Figures]] = {"off": [], "on": []}
         with step(f"{known.title}, {len(known.lengths)} lengths off and on", total=2 * len(known.lengths)) as advance:
-            for length in known.lengths:
-                for arm, rows in arms.items():
-                    run = bed.run(Setup(model, bidirectional=arm == "on"), load(length))
-                    rows.append({"length": length, **summary(run)})
-                    advance()
-        found[model] = arms
-        lines = {arm: [(row["length"], row["meanMs"]) for row in rows] for arm, rows in arms.items()}
-        plots.first_tokens(out / f"{model}.png", f"{known.title}, {SIMULATED}", lines, known)
+            found[model] = _arms(Setup(model), known.lengths, advance)
     return found
 
 
 def holdout() -> Figures:
     """Reused and held-out conversations of one run, as the router tells them apart."""
     with step("holdout"):
-        run = bed.run(Setup(holdout_percent=HOLDOUT_PERCENT), replace(load(8000), conversations=10))
-    times = {
-        arm.value: [
-            each.first_byte_seconds * 1e3 for each in run.outcomes if each.arm is arm and each.first_byte_seconds
-        ]
-        for arm in (Arm.REUSED, Arm.HOLDOUT)
-    }
-    return {arm: {"turns": len(found), "p50Ms": round(median(found), 1)} for arm, found in times.items()}
-
-
-def caches(out: Path) -> Figures:
-    """Prefill's own prefix cache off, on, and too small."""
-    lengths = (2000, 8000, 24_000)
-    found: Figures = {}
-    with step("prefill's own prefix cache", total=len(CACHES) * len(lengths) * 2) as advance:
-        for name, setup in CACHES.items():
-            for arm in ("off", "on"):
-                rows = []
-                for length in lengths:
-                    run = bed.run(replace(setup, bidirectional=arm == "on"), load(length))
-                    rows.append({"length": length, **summary(run)})
-                    advance()
-                found.setdefault(name, {})[arm] = rows
-    lines = {
-        f"cache {name.split(',')[0]}{',' + name.split(',')[1] if 'two' in name else ''}; reuse {arm}": [
-            (row["length"], row["meanMs"]) for row in rows
-        ]
-        for name, arms in found.items()
-        for arm, rows in arms.items()
-    }
-    plots.first_tokens(out / "prefill-cache.png", f"Prefill's own prefix cache, Qwen3-32B, {SIMULATED}", lines)
+        run = bed.run(Setup(holdout_percent=HOLDOUT_PERCENT), replace(load(SYSTEM_TOKENS), conversations=10))
+    found = {}
+    for arm in (Arm.REUSED, Arm.HOLDOUT):
+        times = [each.first_byte_seconds * 1e3 for each in run.outcomes if each.arm is arm and each.first_byte_seconds]
+        found[arm.value] = {"turns": len(times), "p50Ms": round(median(times), 1)}
     return found
+
+
+def caches() -> Figures:
+    """Prefill's own prefix cache off, on, and too small."""
+    with step("prefill's own prefix cache", total=2 * len(CACHES) * len(CACHE_LENGTHS)) as advance:
+        return {name: _arms(setup, CACHE_LENGTHS, advance) for name, setup in CACHES.items()}
+
+
+def _arms(setup: Setup, lengths: Sequence[int], advance: Callable[[], None]) -> Figures:
+    arms: Figures = {}
+    for arm in ("off", "on"):
+        arms[arm] = []
+        for length in lengths:
+            run = bed.run(replace(setup, bidirectional=arm == "on"), load(length))
+            arms[arm].append({"length": length, **summary(run)})
+            advance()
+    return arms
 
 
 def traffic() -> Figures:
@@ -113,34 +91,35 @@ def traffic() -> Figures:
     return found
 
 
-def memory(out: Path) -> Figures:
+def memory() -> Figures:
     """What decode holds for later turns, and what it can still serve."""
     found: Figures = {}
-    lines = {}
     with step("decode's memory", total=len(MEMORY)) as advance:
         for name, setup in MEMORY.items():
             run = bed.run(setup, MEMORY_LOAD)
             longest = max(turn.prompt_tokens for turn in run.turns)
-            found[name] = {**summary(run), "turnsLeft": int((setup.capacity - max(run.pinned)) / longest)}
-            lines[name] = [(at * bed.SAMPLE_SECONDS, 100 * held / setup.capacity) for at, held in enumerate(run.pinned)]
+            left = int((setup.capacity - max(run.pinned)) / longest)
+            held = enumerate(run.pinned[::HELD_EVERY])
+            percents = [
+                (round(at * HELD_EVERY * bed.SAMPLE_SECONDS, 2), round(100 * each / setup.capacity, 1))
+                for at, each in held
+            ]
+            found[name] = {**summary(run), "turnsLeft": left, "held": percents}
             advance()
-    plots.memory(out / "memory.png", f"Held for later turns, GLM-5-FP8, {SIMULATED}", lines)
     return found
 
 
-def on_real_engines(out: Path) -> Figures:
+def on_real_engines() -> Figures:
     """Means of follow-ups by length of the system prompt."""
-    arms = real.run()
-    found = {
+    with step("two real vLLM engines on the CPU"):
+        arms = real.run()
+    return {
         arm: [
             {"length": length, **times([turn for turn in turns if turn.number and turn.system_tokens == length])}
             for length in real.LOAD.system_tokens
         ]
         for arm, turns in arms.items()
     }
-    lines = {arm: [(row["length"], row["meanMs"]) for row in rows] for arm, rows in found.items()}
-    plots.first_tokens(out / "real-cpu.png", "Follow-ups on two real vLLM engines, tiny model, CPU", lines)
-    return found
 
 
 def summary(run: Run) -> Figures:
@@ -155,11 +134,20 @@ def summary(run: Run) -> Figures:
     }
 
 
-def times(turns: list[Turn]) -> Figures:
+def times(turns: Sequence[Turn]) -> Figures:
     """Of at least one turn."""
     found = [turn.ttft_s * 1e3 for turn in turns]
     return {"turns": len(found), "meanMs": round(fmean(found), 1), "p50Ms": round(median(found), 1)}
 
+
+PARTS: Final[Mapping[str, Callable[[], Figures]]] = {
+    "published": published,
+    "holdout": holdout,
+    "caches": caches,
+    "traffic": traffic,
+    "memory": memory,
+    "real": on_real_engines,
+}
 
 if __name__ == "__main__":
     main()

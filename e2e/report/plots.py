@@ -1,43 +1,60 @@
-"""The report's plots."""
+"""The report's plots, from its figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from e2e.report.scenarios import Published
+from e2e.report.scenarios import PUBLISHED
 
-Line = Sequence[tuple[float, float]]
-
-
-def first_tokens(path: Path, title: str, lines: Mapping[str, Line], published: Published | None = None) -> None:
-    """Mean time to the first token against the length of the system prompt; published end points as crosses."""
-    axes, figure = _axes(title, "tokens of the system prompt", "mean time to the first token, ms")
-    for name, points in lines.items():
-        axes.plot(*zip(*points, strict=True), "o-", label=name)
-    if published:
-        for colour, (name, ends) in enumerate((("off", published.off), ("on", published.on))):
-            ends_at = (published.lengths[0], published.lengths[-1])
-            axes.plot(ends_at, ends, "x", color=f"C{colour}", markersize=10, label=f"{name}, published")
-    axes.legend()
-    figure.savefig(path)
+Figures = Mapping[str, Any]
+Lines = Mapping[str, Iterable[tuple[float, float]]]
 
 
-def memory(path: Path, title: str, lines: Mapping[str, Line]) -> None:
-    """Share of decode's KV cache that is held for later turns, over time."""
-    axes, figure = _axes(title, "seconds", "percent of decode's KV cache")
-    for name, points in lines.items():
-        axes.plot(*zip(*points, strict=True), label=name)
-    axes.legend()
-    figure.savefig(path)
+def write(folder: Path, figures: Figures) -> None:
+    """Draw all of them into a folder."""
+    for model, arms in figures["published"].items():
+        known = PUBLISHED[model]
+        lines = {**_means(arms), "off, published": _ends(known.lengths, known.off)}
+        lines["on, published"] = _ends(known.lengths, known.on)
+        _first_tokens(f"{known.title}, SIMULATED", lines).savefig(folder / f"{model}.png")
+    caches = {
+        f"cache {name}; reuse {arm}": points
+        for name, arms in figures["caches"].items()
+        for arm, points in _means(arms).items()
+    }
+    _first_tokens("Prefill's own prefix cache, Qwen3-32B, SIMULATED", caches).savefig(folder / "prefill-cache.png")
+    held = {name: [tuple(each) for each in run["held"]] for name, run in figures["memory"].items()}
+    title = "Held for later turns, GLM-5-FP8, SIMULATED"
+    _draw(title, "seconds", "percent of decode's KV cache", held, "").savefig(folder / "memory.png")
+    title = "Follow-ups on two real vLLM engines, tiny model, CPU"
+    _first_tokens(title, _means(figures["real"])).savefig(folder / "real-cpu.png")
 
 
-def _axes(title: str, x: str, y: str) -> tuple[Any, Figure]:
+def _means(arms: Figures) -> Lines:
+    return {arm: [(row["length"], row["meanMs"]) for row in rows] for arm, rows in arms.items()}
+
+
+def _ends(lengths: tuple[int, ...], times: tuple[float, float]) -> list[tuple[float, float]]:
+    return [(lengths[0], times[0]), (lengths[-1], times[1])]
+
+
+def _first_tokens(title: str, lines: Lines) -> Figure:
+    return _draw(title, "tokens of the system prompt", "mean time to the first token, ms", lines, "o")
+
+
+def _draw(title: str, x: str, y: str, lines: Lines, marker: str) -> Figure:
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes: Any = figure.subplots()
-    axes.set(title=title, xlabel=x, ylabel=y, ylim=(0, None))
+    for number, (name, points) in enumerate(lines.items()):
+        published = name.endswith("published")
+        style = {"linestyle": "", "marker": "x", "markersize": 10} if published else {"marker": marker}
+        axes.plot(*zip(*points, strict=True), label=name, color=f"C{number % 2 if published else number}", **style)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    return axes, figure
+    axes.legend()
+    return figure

@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
-from e2e.report import bed
+from e2e.report import bed, plots
 from e2e.report.__main__ import FOLDER
 from e2e.report.bed import Run, Setup
 from e2e.report.page import page
@@ -33,3 +34,8 @@ def test_times_are_those_of_the_model_alone() -> None:
 def test_the_page_is_what_the_figures_say() -> None:
     figures = json.loads((FOLDER / "figures.json").read_text())
     assert (FOLDER / "README.md").read_text() == page(figures)
+
+
+def test_every_plot_is_drawn_from_the_figures(tmp_path: Path) -> None:
+    plots.write(tmp_path, json.loads((FOLDER / "figures.json").read_text()))
+    assert {each.name for each in tmp_path.iterdir()} == {each.name for each in FOLDER.glob("*.png")}
