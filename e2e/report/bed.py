@@ -133,6 +133,7 @@ async def _router(setup: Setup, prefill: EngineSim, decode: EngineSim) -> AsyncI
         [prefill.url],
         [decode.url],
         transfer={"bidirectional": setup.bidirectional, "decoderKVBlocksTTLSeconds": setup.ttl_seconds},
+        probeSeconds=5,
         holdoutPercent=setup.holdout_percent,
         maxPinnedPercent=setup.max_pinned_percent,
     )
