@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write (default: operator/docs/report)")
     parser.add_argument("--only", choices=PARTS, nargs="*", default=list(PARTS), help="parts to run; others stay")
     args = parser.parse_args()
+    logging.disable(logging.WARNING)  # engines warn of each lease that ends; here many are meant to
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "figures.json"
     figures: Figures = json.loads(file.read_text()) if file.exists() else {}
