@@ -35,7 +35,7 @@ demo-down: venv  ## Remove all that the demo made
 
 test: lint verify cluster prometheus engine  ## Every check and test; TESTS="-k name" or a path narrows it
 	@echo "==> tests"
-	@$(BIN)/pytest --numprocesses 2 --dist loadgroup $(TESTS)
+	@$(BIN)/pytest --numprocesses 2 --dist loadscope $(TESTS)
 
 test-pure: venv  ## Only the tests that need no cluster
 	@$(BIN)/pytest operator/tests $(TESTS)
