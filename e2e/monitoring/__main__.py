@@ -1,11 +1,12 @@
-"""Dashboard and alerts: `python -m e2e.monitoring build | generate [--check] | draw`."""
+"""Dashboard and alerts: `python -m e2e.monitoring build | generate [--check] | draw [--folder FOLDER]`."""
 
 import argparse
 import sys
+from pathlib import Path
 
 from e2e.cluster.binaries import ensure
 from e2e.cluster.errors import ClusterError
-from e2e.monitoring import generate
+from e2e.monitoring import draw, generate
 from e2e.monitoring.prometheus import PROGRAMS
 
 
@@ -18,11 +19,18 @@ def main() -> int:
         "generate", help="write the dashboard, and the alerts for chart and Prometheus operator"
     )
     writer.add_argument("--check", action="store_true", help="write nothing; exit 1 and name the files that are stale")
+    painter = commands.add_parser("draw", help="play for some minutes, and draw the dashboard as it then looks")
+    painter.add_argument(
+        "--folder", type=Path, default=draw.IMAGES, help="of the pictures (default: the documentation's)"
+    )
     options = parser.parse_args()
+    if options.command == "generate":
+        return _generate(check=options.check)
     if options.command == "build":
         ensure(PROGRAMS)
-        return 0
-    return _generate(check=options.check)
+    else:
+        print("\n".join(map(str, draw.pictures(options.folder))))
+    return 0
 
 
 def _generate(*, check: bool) -> int:

@@ -1,7 +1,9 @@
 """What is made of the dashboard's description and the alert rules: for Grafana, the Prometheus operator, the chart."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from e2e.monitoring import grafana
 
@@ -21,6 +23,12 @@ metadata:
     app.kubernetes.io/name: kvloop
 spec:
 """
+
+
+def rules() -> dict[str, dict[str, Any]]:
+    """The alerts by name."""
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
 def files() -> dict[Path, str]:

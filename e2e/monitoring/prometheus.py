@@ -1,15 +1,13 @@
 """A real Prometheus for a while, and promtool: both built from Go modules, as the cluster is."""
 
 import json
-import signal
 import socket
 import subprocess
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import httpx
 
@@ -41,40 +39,14 @@ def promtool(*arguments: str | Path, text: str = "") -> str:
 
 
 class Prometheus:
-    """``with Prometheus(folder, targets) as prometheus``: scrapes them, and answers queries."""
+    """Answers queries from what it has scraped; made by `running`."""
 
-    def __init__(self, folder: Path, targets: Sequence[Target], interval_s: float) -> None:
-        self._folder = folder
-        self._targets = targets
-        self._interval_s = interval_s
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
 
-    def __enter__(self) -> Self:
-        config = self._folder / "prometheus.json"
-        config.write_text(json.dumps(self._config()))  # JSON is YAML
-        address = f"127.0.0.1:{_free_port()}"
-        flags = {
-            "config.file": config,
-            "storage.tsdb.path": self._folder / "data",
-            "web.listen-address": address,
-            "log.level": "warn",
-        }
-        program = ensure(PROGRAMS)["prometheus"]
-        with (self._folder / "prometheus.log").open("w") as log:
-            self._process = subprocess.Popen([program, *(f"--{k}={v}" for k, v in flags.items())], stderr=log)
-        self._http = httpx.Client(base_url=f"http://{address}", trust_env=False)
-        eventually(self._is_ready, timeout_s=30)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.close()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=30)
-
-    def query(self, expression: str, at: float | None = None) -> list[Series]:
-        """Series at a moment, in seconds since the epoch; now where it is left out."""
-        return self._ask("query", {"query": expression, "time": at or time.time()})
+    def query(self, expression: str, at: float) -> list[Series]:
+        """Series at a moment, in seconds since the epoch."""
+        return self._ask("query", {"query": expression, "time": at})
 
     def query_range(self, expression: str, begin: float, end: float, step_s: float) -> list[Series]:
         """Series over a time."""
@@ -87,26 +59,44 @@ class Prometheus:
         found: list[Series] = answer["data"]["result"]
         return found
 
-    def _is_ready(self) -> bool:
-        if self._process.poll() is not None:
-            raise AssertionError((self._folder / "prometheus.log").read_text())
-        try:
-            return self._http.get("/-/ready").is_success
-        except httpx.TransportError:
-            return False
 
-    def _config(self) -> dict[str, Any]:
-        jobs = [
-            {
-                "job_name": str(number),
-                "scheme": url.scheme,
-                "honor_labels": True,
-                "static_configs": [{"targets": [url.netloc.decode()], "labels": dict(target.labels)}],
-            }
-            for number, target in enumerate(self._targets)
-            for url in [httpx.URL(target.url)]
-        ]
-        return {"global": {"scrape_interval": f"{round(self._interval_s * 1000)}ms"}, "scrape_configs": jobs}
+@contextmanager
+def running(folder: Path, targets: Sequence[Target], interval_s: float) -> Iterator[Prometheus]:
+    """A Prometheus that reads these targets so often, and keeps all in an empty folder."""
+    config, log = folder / "prometheus.json", folder / "prometheus.log"
+    config.write_text(json.dumps(_config(targets, interval_s)))  # JSON is YAML
+    address = f"127.0.0.1:{_free_port()}"
+    flags = [
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--log.level=warn",
+    ]
+    with log.open("w") as output, subprocess.Popen([ensure(PROGRAMS)["prometheus"], *flags], stderr=output) as process:
+        try:
+            with httpx.Client(base_url=f"http://{address}", trust_env=False) as http:
+                eventually(lambda: process.poll() is not None or _is_ready(http))
+                if process.poll() is not None:
+                    raise RuntimeError(f"Prometheus ended at once: {log.read_text()}")
+                yield Prometheus(http)
+        finally:
+            process.terminate()
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/-/ready").is_success
+    except httpx.TransportError:
+        return False
+
+
+def _config(targets: Sequence[Target], interval_s: float) -> dict[str, Any]:
+    jobs = []
+    for number, target in enumerate(targets):
+        url = httpx.URL(target.url)
+        found = {"targets": [url.netloc.decode()], "labels": dict(target.labels)}
+        jobs.append({"job_name": str(number), "honor_labels": True, "static_configs": [found]})
+    return {"global": {"scrape_interval": f"{round(interval_s * 1000)}ms"}, "scrape_configs": jobs}
 
 
 def _free_port() -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import promql_parser
 import pytest
@@ -29,11 +29,7 @@ Labels = dict[str, frozenset[str]]
 
 ROOT: Final = generate.ROOT
 RUNBOOKS: Final = ROOT / "operator" / "docs" / "runbooks.md"
-RULES: Final[dict[str, dict[str, Any]]] = {
-    rule["alert"]: rule
-    for group in yaml.safe_load(generate.RULES.read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]
-}
+RULES: Final = generate.rules()
 QUERIES: Final = {
     f"{panel.title}, {query.legend}": query.over('namespace=~"x", kvloop_io_name=~"y"', "1m", "1h")
     for row in ROWS
