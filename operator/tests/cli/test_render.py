@@ -85,10 +85,26 @@ def test_files_are_written_one_a_child(tmp_path: Path) -> None:
 
 
 def test_namesakes_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    result = run("-f", SMALL, "-f", SMALL, "--out", tmp_path / "out")
+    elsewhere = yaml.safe_load(SMALL.read_text())
+    elsewhere["metadata"]["namespace"] = "elsewhere"
+    (tmp_path / "elsewhere.yaml").write_text(yaml.safe_dump(elsewhere))
+    result = run("-f", SMALL, "-f", tmp_path / "elsewhere.yaml", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "twice" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "child"), [("small-prefill", "Service small-prefill"), ("small", "small-router")], ids=["child", "same"]
+)
+def test_resources_whose_children_would_have_one_name_are_refused(tmp_path: Path, name: str, child: str) -> None:
+    other = yaml.safe_load(SMALL.read_text())
+    other["metadata"]["name"] = name
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    result = run("-f", SMALL, "-f", tmp_path / "other.yaml")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert f"{child} would be a child of {SMALL}, document 1 (DisaggregatedInference small), too" in result.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -158,12 +174,18 @@ def test_a_misspelt_kind_of_our_group_is_an_error() -> None:
         ("- a\n- b\n", "standard input, document 1 is no Kubernetes object but list"),
         ("text", "no Kubernetes object but str"),
         ("a: !!python/object:os.system {}", "no valid YAML"),
+        ("a: 1\n\tb: 2\n", "standard input is no valid YAML: line 2: found character"),
+        ("a: \x01\n", "no valid YAML: unacceptable character #x0001"),
+        ("[" * 5000, "nested too deeply"),
+        ("&a {kind: x, spec: *a}", "an alias contains itself"),
+        ("a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)), "multiply"),
     ],
 )
 def test_unusable_input_is_told(text: str, says: str) -> None:
     result = run("-f", "-", stdin=text)
     assert result.exit_code == 2
     assert says in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line.startswith("error:")]) == 1
     assert result.stdout == ""
 
 
@@ -188,7 +210,34 @@ def test_a_file_must_be_given() -> None:
     assert "--filename" in result.stderr
 
 
-@pytest.mark.parametrize("metadata", ["text", {"name": 5}, {"name": "x", "namespace": 7}, None])
+def test_a_long_value_is_not_quoted_in_full(tmp_path: Path) -> None:
+    body = yaml.safe_load(SMALL.read_text())
+    body["spec"]["engine"]["args"] = [f"--argument-{number}=1" for number in range(5000)]
+    result = run("-f", "-", stdin=yaml.safe_dump(body))
+    assert result.exit_code == 1
+    assert "spec.engine.args: ['--argument-0=1'" in result.stderr
+    assert result.stderr.endswith("is too long\n")
+    assert len(result.stderr) < 500
+
+
+def test_a_namespace_that_cannot_be_is_refused() -> None:
+    result = run("-f", SMALL, "-n", "A b")
+    assert result.exit_code == 2
+    assert "--namespace A b: must be lower case letters" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "text",
+        {"name": 5},
+        {"name": "x", "namespace": 7},
+        {"name": "x", "namespace": "A b"},
+        {"name": "x", "labels": {"a": 1}},
+        {"name": "x", "annotations": ["a"]},
+        None,
+    ],
+)
 def test_strange_metadata_is_refused(metadata: Any) -> None:
     body = yaml.safe_load(SMALL.read_text()) | {"metadata": metadata}
     result = run("-f", "-", stdin=yaml.safe_dump(body))

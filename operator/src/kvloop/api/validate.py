@@ -83,7 +83,12 @@ def _bounds(body: Node) -> Iterator[str]:
     from jsonschema import Draft202012Validator  # noqa: PLC0415 (of the extra cli: only who validates needs it)
 
     for error in Draft202012Validator(_schema()).iter_errors(body):
-        yield f"{error.json_path.removeprefix('$.')}: {error.message}"
+        yield f"{error.json_path.removeprefix('$')}: {_short(error.message)}".lstrip(".: ")
+
+
+def _short(text: str, most: int = 240) -> str:
+    """A message without the middle of the value that it quotes, if that is long; the end says what is wrong."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def _filled(value: Any, schema: Node) -> Any:

@@ -9,7 +9,7 @@ from kvloop import __version__
 from kvloop.api.v1alpha1 import parse
 from kvloop.cli.exits import NO, fail
 from kvloop.cli.output import Format, OutputError, to_text, write_files
-from kvloop.cli.source import Document, SourceError, in_namespace, refusals, resources
+from kvloop.cli.source import NAMESPACE_RULE, Document, SourceError, in_namespace, namespace_fits, refusals, resources
 from kvloop.engine import bundle
 from kvloop.plan.config import ApiAvailable, PlanConfig
 from kvloop.plan.desired import plan
@@ -50,6 +50,8 @@ def render(
         plugin_files=bundle.files(),
         api_available=ApiAvailable(pod_monitor=pod_monitors),
     )
+    if namespace is not None and not namespace_fits(namespace):
+        raise fail(f"--namespace {namespace}: {NAMESPACE_RULE}")
     try:
         children = _selected(_children(resources(files), namespace, config), kind)
         if out is None:
@@ -64,11 +66,17 @@ def render(
 def _children(found: list[Document], namespace: str | None, config: PlanConfig) -> list[dict[str, Any]]:
     if wrong := refusals(found):
         raise fail(*wrong, code=NO)
-    return [
-        child
-        for document in found
-        for child in plan(parse(in_namespace(document.body, namespace)), None, config).children
-    ]
+    children = []
+    parents: dict[tuple[str, ...], Document] = {}
+    for document in found:
+        for child in plan(parse(in_namespace(document.body, namespace)), None, config).children:
+            metadata = child["metadata"]
+            other = parents.setdefault((child["kind"], metadata.get("namespace", ""), metadata["name"]), document)
+            if other is not document:
+                clash = f"{child['kind']} {metadata['name']} would be a child of {other.title}, too: rename one of them"
+                raise fail(f"{document.title}: {clash}", code=NO)
+            children.append(child)
+    return children
 
 
 def _selected(children: list[dict[str, Any]], kinds: list[str] | None) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """Custom resources from files, with the place of each, so that an error can say where it is."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -13,6 +14,10 @@ from kvloop.api.validate import validate
 from kvloop.cli.exits import errors
 
 STDIN = "-"
+NAMESPACE_RULE: Final = "must be lower case letters, digits and dashes, at most 63 of them"
+_MAX_DEPTH: Final = 100
+_MAX_PARTS: Final = 1_000_000
+"""Of one document: far beyond what an API server takes (3 MiB a request), and still read in a second or two."""
 
 
 class SourceError(Exception):
@@ -63,9 +68,32 @@ def _read(file: str) -> str:
 
 def _load(name: str, text: str) -> list[Any]:
     try:
-        return [body for body in yaml.safe_load_all(text) if body is not None]
+        bodies = [body for body in yaml.safe_load_all(text) if body is not None]
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise SourceError(f"{name} is no valid YAML: {line}{error.problem}") from error
     except yaml.YAMLError as error:
-        raise SourceError(f"{name} is no valid YAML: {error}") from error
+        raise SourceError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise SourceError(f"{name} is nested too deeply") from error
+    for body in bodies:
+        _bounded(name, body)
+    return bodies
+
+
+def _bounded(name: str, body: Any) -> None:
+    """Refuse what aliases make endless or huge, so that nobody after this needs to fear either."""
+    parts = 0
+    todo = [(body, 0)]
+    while todo:
+        value, depth = todo.pop()
+        parts += 1
+        if depth > _MAX_DEPTH:
+            raise SourceError(f"{name} is nested too deeply, or an alias contains itself")
+        if parts > _MAX_PARTS:
+            raise SourceError(f"{name} is too large, or its aliases multiply: more than {_MAX_PARTS:,} values")
+        if isinstance(value, dict | list):
+            todo += [(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
 
 
 def _expand(place: str, body: Any) -> Iterator[Document]:
@@ -102,9 +130,26 @@ def problems(body: dict[str, Any]) -> list[str]:
     if not isinstance(metadata, dict):
         return ["metadata: must be an object with a name"]
     named = {field: metadata.get(field, "") for field in ("name", "namespace")}
-    return [f"metadata.{field}: must be text" for field, it in named.items() if not isinstance(it, str)] or validate(
-        body
+    wrong = [f"metadata.{field}: must be text" for field, it in named.items() if not isinstance(it, str)]
+    wrong += [
+        f"metadata.{field}: must map text to text"
+        for field in ("labels", "annotations")
+        if not _texts(metadata.get(field))
+    ]
+    if not wrong and not namespace_fits(named["namespace"] or "default"):
+        wrong.append(f"metadata.namespace: {NAMESPACE_RULE}")
+    return wrong or validate(body)
+
+
+def _texts(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(isinstance(it, str) for pair in value.items() for it in pair)
     )
+
+
+def namespace_fits(name: str) -> bool:
+    """Whether a namespace may have this name: that of a DNS label."""
+    return re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) is not None
 
 
 def refusals(found: list[Document]) -> list[str]:

@@ -15,4 +15,6 @@ def load(path: Path) -> RouterConfig:
         raise ContractError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ContractError(f"{path} is no valid YAML: {error}") from error
+    except RecursionError as error:
+        raise ContractError(f"{path} is nested too deeply") from error
     return parse(data, str(path))
