@@ -9,6 +9,9 @@ import yaml
 
 from kvloop.api.labels import KIND, Reason
 from kvloop.api.validate import validate
+from kvloop.controller.cache import Cache
+from kvloop.controller.metrics import Metrics as OperatorMetrics
+from kvloop.router.metrics import Metrics as RouterMetrics
 
 ROOT: Final = Path(__file__).parents[3]
 DOCS: Final = ROOT / "operator" / "docs"
@@ -30,6 +33,14 @@ def test_every_reason_has_an_entry_and_every_entry_is_a_reason() -> None:
     entries = re.findall(r"^### `(\w+)`\n(.+)$", page, re.MULTILINE)
     assert sorted(name for name, _ in entries) == sorted(Reason)
     assert min(len(words) for _, words in entries) > 20
+
+
+def test_every_metric_of_router_and_operator_is_explained() -> None:
+    registries = (OperatorMetrics(Cache()).registry, RouterMetrics().registry)
+    families = [family for registry in registries for family in registry.collect()]
+    names = {family.name + "_total" * (family.type == "counter") for family in families}
+    assert "kvloop_reconcile_total" in names
+    assert not names - set(re.findall(r"`(kvloop_\w+)`", text(DOCS / "monitoring.md")))
 
 
 def test_the_index_names_every_page() -> None:
