@@ -56,7 +56,7 @@ class Cluster(Session):
         except KeyError:
             raise NotFoundError(f'{kind.plural} "{name}" not found', 404) from None
 
-    async def list(self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = "") -> list[Body]:
+    async def list(self, kind: Kind, namespace: str | None = None, *, labels: str = "") -> list[Body]:
         self._check(kind)
         wanted = dict(each.split("=") for each in labels.split(",") if each)
         return [

@@ -46,10 +46,10 @@ async def test_lists_come_whole_and_say_what_they_hold(session: Session, server:
         web.json_response({"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "a"}}]}),
         web.json_response({"metadata": {}, "items": None}),
     ]
-    (node,) = await session.list(NODE, labels="a=b", fields="c=d")
+    (node,) = await session.list(NODE, labels="a=b")
     assert node == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}
     first, second = server.requests
-    assert (first[1], first[2]["labelSelector"], first[2]["fieldSelector"]) == ("/api/v1/nodes", "a=b", "c=d")
+    assert (first[1], first[2]["labelSelector"]) == ("/api/v1/nodes", "a=b")
     assert second[2]["continue"] == "more"
 
 

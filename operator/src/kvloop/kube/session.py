@@ -97,8 +97,8 @@ class Session:
             return False
         return True
 
-    async def list(self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = "") -> list[Body]:
-        """All objects of a kind with these labels and fields; in all namespaces if `namespace` is None."""
+    async def list(self, kind: Kind, namespace: str | None = None, *, labels: str = "") -> list[Body]:
+        """All objects of a kind with these labels; in all namespaces if `namespace` is None."""
         found: list[Body] = []
         token = None
         while True:
@@ -107,7 +107,6 @@ class Session:
                 kind,
                 kind.path(namespace),
                 label_selector=labels or None,
-                field_selector=fields or None,
                 limit=self._transport.timing.page_size,
                 _continue=token,
             )
