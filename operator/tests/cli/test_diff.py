@@ -89,6 +89,13 @@ def test_size_alone_restarts_nothing() -> None:
     assert actions(found)["PodDisruptionBudget/chat-decode"] is Action.DELETE
 
 
+def test_a_resource_of_another_version_of_the_crd_is_compared_by_the_record_of_ownership() -> None:
+    live, *others = started(LIVE)
+    found = compared(edited(router={"holdoutPercent": 5}), [live | {"spec": LIVE["spec"] | {"new": 1}}, *others])
+    assert found.spec == ["spec.new: 1 -> absent", "spec.router.holdoutPercent: 0 -> 5"]
+    assert actions(found) == {"ConfigMap/chat-router": Action.CHANGE}
+
+
 def test_a_first_apply_creates_everything() -> None:
     found = changes(LIVE, None, [], observed([], [], 0), CONFIG)
     assert set(actions(found).values()) == {Action.CREATE}

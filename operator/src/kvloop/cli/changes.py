@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvloop.api.labels import APPLIED_HASH, TEMPLATE_HASH, Role
 from kvloop.api.v1alpha1 import DisaggregatedInference, parse
-from kvloop.api.validate import defaulted
+from kvloop.api.validate import defaulted, validate
 from kvloop.cli.output import to_yaml
 from kvloop.controller.apply import digest_of
 from kvloop.kube.client import Body
@@ -67,8 +67,8 @@ def changes(
         wanted = {**wanted, "metadata": {**wanted["metadata"], "uid": live["metadata"]["uid"]}}
     cr = parse(wanted)
     desired = plan(cr, observed, config)
-    former = plan(parse(_without_status(live)), observed, config).children if live else ()
-    found = list(_children(desired, {_ref(child): child for child in children}, former, cr.metadata.uid))
+    there = {_ref(child): child for child in children}
+    found = list(_children(desired, there, _former(live, observed, config), cr.metadata.uid))
     engines = list(_engines(cr.metadata.name, desired, observed))
     before = {pod.revision for pod in observed.pods if pod.is_engine}
     return Changes(
@@ -82,8 +82,10 @@ def changes(
     )
 
 
-def _without_status(body: Body) -> Body:
-    return {name: value for name, value in body.items() if name != "status"}
+def _former(live: Body | None, observed: Observed, config: PlanConfig) -> tuple[Body, ...]:
+    """What the operator makes of the resource as it is; nothing if that is of another version of the CRD."""
+    spec = {name: value for name, value in (live or {}).items() if name != "status"}
+    return () if not live or validate(spec) else plan(parse(spec), observed, config).children
 
 
 def _ref(body: Body) -> ChildRef:
