@@ -48,7 +48,7 @@ def test_every_field_of_a_record_is_copied() -> None:
     """A field that the planner is given and the controller forgets would be a default for ever."""
     body = pod("chat-prefill-1", conditions=[], phase="Failed", reason="Evicted", message="disk", podIP="1")
     body["status"]["conditions"] = [
-        {"type": "Ready", "status": "True"},
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2030-01-02T03:04:09Z"},
         {"type": "PodScheduled", "status": "True"},
     ]
     body["status"]["containerStatuses"] = [
@@ -57,7 +57,7 @@ def test_every_field_of_a_record_is_copied() -> None:
             "image": "x",
             "restartCount": 1,
             "started": True,
-            "state": {"running": {}, "waiting": {"reason": "w", "message": "m"}},
+            "state": {"running": {"startedAt": "2030-01-02T03:04:07Z"}, "waiting": {"reason": "w", "message": "m"}},
             "lastState": {"terminated": {"reason": "Error", "exitCode": 1}},
         }
     ]

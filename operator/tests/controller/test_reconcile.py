@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvloop.api.contract import FirstTokenByArm, ReuseCounters, ReuseSummary
+from kvloop.api.contract import ReuseCounters
 from kvloop.api.labels import API_VERSION, KIND
 from kvloop.controller.apply import Applier
 from kvloop.controller.cache import Cache, Key
@@ -18,6 +18,7 @@ from kvloop.controller.scrape import Scraper
 from kvloop.controller.warnings import Warnings
 from kvloop.kube.errors import ForbiddenError, InvalidError, UnavailableError
 from kvloop.plan.config import PlanConfig
+from kvloop.plan.measured import Measured
 
 from .doubles import KEY, OWNER, Body, Clock, MemoryKube, node, pod
 
@@ -45,7 +46,7 @@ class Bench:
             queue=self.queue,
             applier=Applier(kube, self.cache, clock),
             poster=Poster(kube, clock),
-            scraper=Scraper(self.cache, self._fetch, self.queue.add, self.metrics.scraped),
+            scraper=Scraper(self.cache, self._fetch, self.queue.add, self.metrics.scraped, 600),
             warnings=Warnings(kube, self.cache, clock),
             nodes=Nodes(kube, readable=True, clock=clock),
             metrics=self.metrics,
@@ -226,18 +227,16 @@ async def test_nodes_are_asked_when_an_engine_finds_none(bench: Bench) -> None:
 
 
 async def test_numbers_that_come_too_early_are_written_when_they_are_due(bench: Bench, clock: Clock) -> None:
-    def summary(turns: int) -> ReuseSummary:
+    def measured(turns: int) -> Measured:
         counters = ReuseCounters(turns=turns, follow_ups=turns)
-        return ReuseSummary(
-            since=1, window_seconds=60, counters=counters, window=counters, first_token=FirstTokenByArm()
-        )
+        return Measured(window=counters, beside=counters)
 
     bench.see()
     await bench.reconciler(KEY)
     clock.now += 61
-    bench.reconciler.scraper._summaries[KEY] = summary(100)
+    bench.reconciler.scraper._measured[KEY] = measured(100)
     assert "status DisaggregatedInference" in await bench.writes()
-    bench.reconciler.scraper._summaries[KEY] = summary(200)
+    bench.reconciler.scraper._measured[KEY] = measured(200)
     clock.now += 30
     assert await bench.writes() == []
     assert await bench.next_pass() <= 60

@@ -62,6 +62,7 @@ def test_counters_are_those_of_the_contract() -> None:
         "closed_turns": 0,
         "pinned_turns": 0,
         "pinned_tokens": 0,
+        "ended_leases": 0,
         "pinned_token_seconds": 0,
         "prefill_legs": {},
         "fetch_legs": {},

@@ -105,4 +105,5 @@ class Reason(StrEnum):
     DECODE_ONLY = "DecodeOnly"
     TRANSPORT_FALLBACK = "TransportFallback"
     EXPIRING = "Expiring"
+    METRICS_UNREADABLE = "MetricsUnreadable"
     DISABLED = "Disabled"

@@ -42,7 +42,10 @@ class Metrics:
             "kvloop_api_request_seconds", "Time of an API request.", ["verb"], buckets=_SECONDS, registry=self.registry
         )
         self._scrapes = Counter(
-            "kvloop_scrapes", "Reads of a router's /reuse, by result: ok, error.", ["result"], registry=self.registry
+            "kvloop_scrapes",
+            "Reads of what pods count, by what was read (router, engine) and result: ok, error.",
+            ["target", "result"],
+            registry=self.registry,
         )
         self._canary = Gauge(
             "kvloop_canary_age_seconds",
@@ -63,9 +66,9 @@ class Metrics:
         self._requests.labels(verb, kind, str(code)).inc()
         self._request_seconds.labels(verb).observe(seconds)
 
-    def scraped(self, good: bool) -> None:
-        """A router was read."""
-        self._scrapes.labels("ok" if good else "error").inc()
+    def scraped(self, target: str, good: bool) -> None:
+        """A router or an engine was read."""
+        self._scrapes.labels(target, "ok" if good else "error").inc()
 
     def canary(self, age: float) -> None:
         """The canary was looked at."""

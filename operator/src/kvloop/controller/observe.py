@@ -81,7 +81,7 @@ def pod(body: Body) -> Pod:
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     labels = meta.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled, ready = conditions.get("PodScheduled", {}), conditions.get("Ready", {})
     statuses = (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or [])
     return Pod(
         name=meta["name"],
@@ -92,7 +92,8 @@ def pod(body: Body) -> Pod:
         controller_revision=labels.get("controller-revision-hash") or labels.get("pod-template-hash", ""),
         claim_templates=tuple(each.get("resourceClaimTemplateName", "") for each in spec.get("resourceClaims") or ()),
         phase=status.get("phase", "Pending"),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=ready.get("status") == "True",
+        ready_changed_at=seconds(ready["lastTransitionTime"]) if ready.get("lastTransitionTime") else 0.0,
         scheduled=scheduled.get("status") == "True",
         deleting="deletionTimestamp" in meta,
         created_at=seconds(meta["creationTimestamp"]),
@@ -106,12 +107,13 @@ def pod(body: Body) -> Pod:
 
 def _container(status: Body) -> Container:
     state = status.get("state") or {}
-    waiting = state.get("waiting") or {}
+    waiting, running = state.get("waiting") or {}, state.get("running") or {}
     terminated = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
     return Container(
         name=status["name"],
         image=status.get("image", ""),
         running="running" in state,
+        started_at=seconds(running["startedAt"]) if running.get("startedAt") else 0.0,
         started=bool(status.get("started")),
         restarts=status.get("restartCount", 0),
         waiting=waiting.get("reason", ""),

@@ -62,7 +62,7 @@ class Operator:
         self._metrics = metrics
         self._canary = Canary(kube, settings.canary_namespace, settings.pod_name, settings.canary_seconds)
         self._audit = Audit(kube, self.cache, (CUSTOM_RESOURCE, POD, *children), settings.namespace, self.queue.add)
-        self._scraper = Scraper(self.cache, fetcher(http), self.queue.add, metrics.scraped)
+        self._scraper = Scraper(self.cache, fetcher(http), self.queue.add, metrics.scraped, settings.window_seconds)
         self._endpoints = Endpoints(metrics.registry, self.check, (settings.metrics_port, settings.liveness_port))
         self._filled = False
         self._stopping = asyncio.Event()
@@ -92,6 +92,8 @@ class Operator:
             self._canary.hear(body)
         elif key := self.cache.see(body):
             self.queue.add(key)
+            if body["kind"] == POD.kind and "deletionTimestamp" in body["metadata"]:
+                self._scraper.hurry(key)
 
     def forget(self, body: Body) -> None:
         """Take an object from a watch as deleted."""
@@ -137,7 +139,7 @@ class Operator:
         reconciler = self._reconciler()
         async with asyncio.TaskGroup() as group:
             background = [
-                group.create_task(_every(self._settings.scrape_seconds, self._scraper.scrape), name="scraper"),
+                group.create_task(self._scraper.run(self._settings.scrape_seconds), name="scraper"),
                 group.create_task(_every(self._settings.resync_seconds, self._resync), name="resync"),
             ]
             workers = range(self._settings.workers)
@@ -156,6 +158,7 @@ class Operator:
             warnings=Warnings(self._kube, self.cache),
             nodes=Nodes(self._kube, readable=not self._settings.namespace),
             metrics=self._metrics,
+            status_seconds=self._settings.status_seconds,
             config=plan_config(self._settings, pod_monitors=POD_MONITOR in self.children),
         )
 

@@ -46,6 +46,7 @@ class Reconciler:
     nodes: Nodes
     metrics: Metrics
     config: PlanConfig
+    status_seconds: float = reuse.MIN_SECONDS
     clock: Callable[[], float] = time.time
     undeclared: set[tuple[str, ...]] = field(default_factory=set)
 
@@ -109,7 +110,7 @@ class Reconciler:
             pods=pods,
             missing=observe.missing((*waiting, *mounts)),
             capacity=capacity,
-            reuse=self.scraper.summary(key),
+            measured=self.scraper.measured(key),
             apply_failures=failures,
         )
 
@@ -133,10 +134,10 @@ class Reconciler:
         words = {entry.pod.unschedulable for entry in self.cache.pods(key) if entry.pod.is_engine} - {""}
         capacity = await self.nodes.kinds(desired.node_selector, " ".join(sorted(words))) if words else None
         observed = self._observe(key, tuple(outcome.failures), capacity)
-        wanted = self._declared(status(cr, observed, desired, previous))
+        wanted = self._declared(status(cr, observed, desired, previous, self.status_seconds))
         before, after = Status.model_validate(previous), Status.model_validate(wanted)
-        if observed.reuse and not reuse.is_due(before, observed.now):
-            outcome.look_again(reuse.MIN_SECONDS)
+        if observed.measured and not reuse.is_due(before, observed.now, self.status_seconds):
+            outcome.look_again(self.status_seconds)
         if not any(each.type == Condition.READY and each.status == "True" for each in after.conditions):
             outcome.look_again(UNREADY_RECHECK_SECONDS)
         if before == after:

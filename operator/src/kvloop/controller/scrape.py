@@ -1,151 +1,209 @@
-"""Reads `/reuse` of every ready router, and adds up the answers by custom resource."""
+"""Reads what routers and engines count, in rounds, and keeps what it amounts to for each custom resource.
+
+The routers' `/reuse` first; only where one answers, the engines' `/metrics`, of which a few lines are looked at. All of
+it is bounded in time, in size and in number at a time, and done in some rounds only where nothing changes.
+"""
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NoReturn
 
 import aiohttp
 from pydantic import ValidationError
 
-from kvloop.api.contract import EngineSummary, ReuseCounters, ReuseSummary
-from kvloop.api.contract.summary import first_token_by_arm
-from kvloop.api.counters import Flat, add, flat, nested
-from kvloop.api.labels import ROUTER_ADMIN
+from kvloop.api.contract import ReuseSummary
+from kvloop.api.labels import ENGINE_HTTP, ROUTER_ADMIN, Role
+from kvloop.controller import exposition
 from kvloop.controller.cache import Cache, Key, PodEntry
 from kvloop.controller.settings import (
     SCRAPE_BYTES,
     SCRAPE_CONCURRENCY,
-    SCRAPE_MISSES,
+    SCRAPE_LEAVING_SECONDS,
     SCRAPE_SLOWEST,
     SCRAPE_TIMEOUT_SECONDS,
 )
+from kvloop.controller.site import Site
+from kvloop.plan.measured import Measured
 
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """Reads the body of a URL; raises OSError, TimeoutError or aiohttp.ClientError."""
 
-ROUTER = "router"
+ROUTER: Final = "router"
 """The component of router pods."""
-
-
-@dataclass
-class Routers:
-    """Answers of one resource's routers, by uid of the pod.
-
-    `silent` are the last answers of routers that no longer answer, `retired` the counts of those that are no more.
-    `pause` is how many rounds there are from one read to the next: more while nothing changes.
-    """
-
-    answers: dict[str, ReuseSummary] = field(default_factory=dict)
-    silent: dict[str, ReuseSummary] = field(default_factory=dict)
-    misses: Counter[str] = field(default_factory=Counter)
-    retired: ReuseCounters = field(default_factory=ReuseCounters)
-    known: frozenset[str] = frozenset()
-    pause: int = 1
-
-    def keep(self, uids: frozenset[str]) -> None:
-        """These are ready now; whoever is not is gone."""
-        for uid in (self.answers.keys() | self.silent.keys()) - uids:
-            self._retire(uid)
-        if uids != self.known:
-            self.known, self.pause = uids, 1
-
-    def answered(self, uid: str, summary: ReuseSummary) -> None:
-        """Take an answer; a router that has restarted counts from 0, so that its former counts are kept."""
-        before = self.answers.get(uid) or self.silent.get(uid)
-        if before and before.since != summary.since:
-            self._retire(uid)
-        self.silent.pop(uid, None)
-        self.answers[uid] = summary
-        del self.misses[uid]
-
-    def missed(self, uid: str) -> None:
-        """A router did not answer; its last answer stands for a few times."""
-        self.misses[uid] += 1
-        if self.misses[uid] >= SCRAPE_MISSES and uid in self.answers:
-            self.silent[uid] = self.answers.pop(uid)
-
-    def summary(self) -> ReuseSummary | None:
-        """All of them together; None if none answers."""
-        if not self.answers:
-            return None
-        silent = (each.counters for each in self.silent.values())
-        return total(list(self.answers.values()), added([self.retired, *silent]))
-
-    def _retire(self, uid: str) -> None:
-        del self.misses[uid]
-        for answers in (self.answers, self.silent):
-            if last := answers.pop(uid, None):
-                self.retired = added([self.retired, last.counters])
+_FAILURES: Final = (OSError, TimeoutError, aiohttp.ClientError, ValidationError, UnicodeDecodeError)
 
 
 class Scraper:
-    """Keeps a summary for every resource with ready routers, and tells of those that changed."""
+    """Keeps a site for every custom resource with routers, and tells of those whose numbers changed."""
 
     def __init__(
-        self, cache: Cache, fetch: Fetch, changed: Callable[[Key], None], counted: Callable[[bool], None]
+        self,
+        cache: Cache,
+        fetch: Fetch,
+        changed: Callable[[Key], None],
+        counted: Callable[[str, bool], None],
+        window_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        """`counted` is told of each read: what was read (router or engine), and whether that went well.
+
+        `clock` is monotonic, `wall` gives Unix seconds.
+        """
         self._cache = cache
         self._fetch = fetch
         self._changed = changed
         self._counted = counted
-        self._routers: dict[Key, Routers] = {}
-        self._summaries: dict[Key, ReuseSummary] = {}
+        self._window_seconds = window_seconds
+        self._clock = clock
+        self._wall = wall
+        self._sites: dict[Key, Site] = {}
+        self._measured: dict[Key, Measured] = {}
         self._slots = asyncio.Semaphore(SCRAPE_CONCURRENCY)
         self._round = 0
+        self._urgent: set[Key] = set()
+        self._hurry = asyncio.Event()
 
-    def summary(self, key: Key) -> ReuseSummary | None:
-        """The last summary; the same object until something changes."""
-        return self._summaries.get(key)
+    def measured(self, key: Key) -> Measured | None:
+        """The last numbers; the same object until something changes."""
+        return self._measured.get(key)
 
     def forget(self, key: Key) -> None:
         """Forget a resource that is gone."""
-        self._routers.pop(key, None)
-        self._summaries.pop(key, None)
+        self._sites.pop(key, None)
+        self._measured.pop(key, None)
+
+    def hurry(self, key: Key) -> None:
+        """A pod of that resource is about to go, and what it has counted with it."""
+        if key in self._sites:
+            self._urgent.add(key)
+            self._hurry.set()
+
+    async def run(self, seconds: float) -> NoReturn:
+        """A round every so many seconds, on average, and in between those pods that are about to go."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.scrape()
+            end = loop.time() + seconds * random.uniform(0.9, 1.1)  # noqa: S311 (jitter)
+            while (left := end - loop.time()) > 0:
+                try:
+                    await asyncio.wait_for(self._hurry.wait(), left)
+                except TimeoutError:
+                    break
+                await self.scrape_leaving()
+                await asyncio.sleep(SCRAPE_LEAVING_SECONDS)
 
     async def scrape(self) -> None:
-        """Read all routers once, but for those that have had no news for a while: these in some rounds only."""
+        """Read all once, but for those that have had no news for a while: these in some rounds only."""
         self._round += 1
         await asyncio.gather(*(self._resource(key) for key in self._cache.resources()))
 
+    async def scrape_leaving(self) -> None:
+        """Read the pods that are about to go, again and again until they do not answer."""
+        keys, self._urgent = self._urgent, set()
+        self._hurry.clear()
+        await asyncio.gather(*(self._leaving(key) for key in keys))
+
+    async def _leaving(self, key: Key) -> None:
+        site, pods = self._sites.get(key), [entry for entry in self._cache.pods(key) if entry.pod.deleting]
+        if site is None:
+            return
+        leaving = [*filter(_answers, pods)]
+        routers = [self._router(key, site, entry) for entry in leaving if entry.pod.component == ROUTER]
+        engines = [self._engine(key, site, entry) for entry in leaving if entry.pod.is_engine]
+        if any(await asyncio.gather(*routers, *engines)):
+            site.pause = 1
+            self.hurry(key)
+
     async def _resource(self, key: Key) -> None:
-        ready = [entry for entry in self._cache.pods(key) if _serves(entry)]
-        if not ready and key not in self._routers:
+        resource, pods = self._cache.resource(key), self._cache.pods(key)
+        routers = [entry for entry in pods if entry.pod.component == ROUTER]
+        engines = [entry for entry in pods if entry.pod.is_engine]
+        site = self._sites.get(key)
+        if resource is None or (site is None and not any(map(_answers, routers))):
             return
-        routers = self._routers.setdefault(key, Routers())
-        routers.keep(frozenset(entry.uid for entry in ready))
-        if self._round % routers.pause:
+        if site is None or site.uid != resource.uid:
+            fresh = all(self._is_young(entry) for entry in (*routers, *engines))
+            site = self._sites[key] = Site(resource.uid, self._window_seconds, self._clock, fresh)
+        site.keep({entry.uid for entry in routers}, {entry.uid for entry in engines})
+        if self._round % site.pause:
             return
-        await asyncio.gather(*(self._router(key, routers, entry) for entry in ready))
-        summary = routers.summary()
-        if summary == self._summaries.get(key):
-            routers.pause = min(2 * routers.pause, SCRAPE_SLOWEST)
+        await self._read(key, site, [*filter(_answers, routers)], [*filter(_answers, engines)])
+        self._settle(key, site, [entry.uid for entry in engines if _serves(entry)])
+
+    async def _read(self, key: Key, site: Site, routers: Sequence[PodEntry], engines: Sequence[PodEntry]) -> None:
+        answers = await asyncio.gather(*(self._router(key, site, entry) for entry in routers))
+        if not any(answers):
+            site.misses += 1
             return
-        routers.pause = 1
-        if summary is None:
-            self._summaries.pop(key, None)
+        await asyncio.gather(*(self._engine(key, site, entry) for entry in engines))
+        site.rounds, site.misses = site.rounds + 1, 0
+
+    def _settle(self, key: Key, site: Site, ready: Sequence[str]) -> None:
+        if self._sites.get(key) is not site:
+            return  # forgotten meanwhile
+        measured = site.measured(ready)
+        if measured == self._measured.get(key):
+            site.pause = min(2 * site.pause, SCRAPE_SLOWEST)
+            return
+        site.pause = 1
+        if measured is None:
+            self._measured.pop(key, None)
         else:
-            self._summaries[key] = summary
+            self._measured[key] = measured
         self._changed(key)
 
-    async def _router(self, key: Key, routers: Routers, entry: PodEntry) -> None:
-        host = f"[{entry.address}]" if ":" in entry.address else entry.address
+    async def _router(self, key: Key, site: Site, entry: PodEntry) -> bool:
         try:
-            async with self._slots:
-                text = await self._fetch(f"http://{host}:{ROUTER_ADMIN}/reuse")
-            routers.answered(entry.uid, ReuseSummary.model_validate_json(text))
-            self._counted(True)
-        except (OSError, TimeoutError, aiohttp.ClientError, ValidationError) as error:
-            routers.missed(entry.uid)
-            self._counted(False)
-            log.debug("router %s did not tell its reuse: %r", entry.pod.name, error, extra=key.extra)
+            summary = ReuseSummary.model_validate_json(await self._get(entry, ROUTER_ADMIN, "reuse"))
+        except _FAILURES as error:
+            self._missed(key, entry, error)
+            return False
+        self._counted("router", True)
+        if summary.resource_uid != site.uid:
+            # Left by another resource of this name, or not told yet that it belongs to this one.
+            log.debug("router %s counts for another resource", entry.pod.name, extra=key.extra)
+            return False
+        site.hear_router(entry.uid, summary, young=self._is_young(entry))
+        return True
+
+    async def _engine(self, key: Key, site: Site, entry: PodEntry) -> bool:
+        try:
+            found = exposition.parse((await self._get(entry, ENGINE_HTTP, "metrics")).decode())
+        except _FAILURES as error:
+            self._missed(key, entry, error)
+            site.miss_engine(entry.uid)
+            return False
+        self._counted("engine", True)
+        site.hear_engine(entry.uid, entry.pod.name, Role(entry.pod.component), found, young=self._is_young(entry))
+        return True
+
+    async def _get(self, entry: PodEntry, port: int, path: str) -> bytes:
+        host = f"[{entry.address}]" if ":" in entry.address else entry.address
+        async with self._slots:
+            return await self._fetch(f"http://{host}:{port}/{path}")
+
+    def _missed(self, key: Key, entry: PodEntry, error: Exception) -> None:
+        self._counted("router" if entry.pod.component == ROUTER else "engine", False)
+        log.debug("pod %s did not tell its numbers: %r", entry.pod.name, error, extra=key.extra)
+
+    def _is_young(self, entry: PodEntry) -> bool:
+        """Whether all that the pod has counted has come within the window."""
+        return self._wall() < entry.pod.created_at + self._window_seconds
 
 
 def _serves(entry: PodEntry) -> bool:
-    return entry.pod.component == ROUTER and entry.pod.ready and not entry.pod.deleting and bool(entry.address)
+    return entry.pod.ready and not entry.pod.deleting and bool(entry.address)
+
+
+def _answers(entry: PodEntry) -> bool:
+    """Whether the pod may tell its numbers; one that is on its way out, too, as long as it can."""
+    return (entry.pod.ready or entry.pod.deleting) and bool(entry.address)
 
 
 def fetcher(session: aiohttp.ClientSession) -> Fetch:
@@ -163,37 +221,3 @@ def fetcher(session: aiohttp.ClientSession) -> Fetch:
             return bytes(text)
 
     return fetch
-
-
-def total(summaries: Sequence[ReuseSummary], retired: ReuseCounters) -> ReuseSummary:
-    """The sum of at least one summary.
-
-    An engine is as the router knows it that has most to say for it.
-    """
-    engines: dict[str, EngineSummary] = {}
-    for engine in (engine for each in summaries for engine in each.engines):
-        best = engines.get(engine.address)
-        if best is None or _rank(engine) > _rank(best):
-            engines[engine.address] = engine
-    window = added([each.window for each in summaries])
-    return ReuseSummary(
-        version=max(each.version for each in summaries),
-        since=min(each.since for each in summaries),
-        window_seconds=max(each.window_seconds for each in summaries),
-        counters=added([retired, *(each.counters for each in summaries)]),
-        window=window,
-        first_token=first_token_by_arm(window),
-        engines=[engines[address] for address in sorted(engines)],
-    )
-
-
-def _rank(engine: EngineSummary) -> tuple[bool, bool, bool]:
-    return engine.healthy, engine.guard_active, engine.probed
-
-
-def added(summands: Iterable[ReuseCounters]) -> ReuseCounters:
-    """The sum, field by field and reason by reason."""
-    numbers: Flat = {}
-    for each in summands:
-        add(numbers, flat(each.model_dump()))
-    return ReuseCounters.model_validate(nested(numbers))

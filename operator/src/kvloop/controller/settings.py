@@ -46,8 +46,12 @@ class Settings:
     resync_seconds: float = _setting(
         600, "time between two passes over everything, against what no event told; costs a list of each kind", least=10
     )
-    scrape_seconds: float = _setting(
-        60, "time between two reads of the routers' /reuse; the status changes at most as often", least=1
+    scrape_seconds: float = _setting(60, "time between two reads of what routers and engines count", least=1)
+    window_seconds: float = _setting(600, "length of the window that status.reuse tells of", least=10)
+    status_seconds: float = _setting(
+        60,
+        "least time between two writes of status.reuse, status.advice and KVTransferVerified; each wakes all who watch",
+        least=1,
     )
     canary_seconds: float = _setting(
         30,
@@ -100,15 +104,17 @@ STOP_SECONDS = 10.0
 FILL_RECHECK_SECONDS = 30.0
 """How long the watches may take to bring what a list found, before the list is repeated."""
 SCRAPE_TIMEOUT_SECONDS = 3.0
-"""Longest read of one router's /reuse; it answers from memory."""
+"""Longest read of one router or engine; both answer from memory, but a busy engine is slow to."""
 SCRAPE_CONCURRENCY = 16
-"""Routers that are read at a time; bounds sockets and memory."""
+"""Pods that are read at a time; bounds sockets and memory."""
 SCRAPE_BYTES = 1 << 20
-"""Largest answer of a router; a summary with a thousand engines has a quarter of it."""
+"""Largest answer; a summary with a thousand engines has a quarter of it, and so have an engine's metrics."""
 SCRAPE_MISSES = 3
-"""A router's last answer is kept for as many failed reads, so that one lost packet does not empty the status."""
+"""The last numbers are kept for as many rounds without an answer, so that a lost packet does not empty the status."""
 SCRAPE_SLOWEST = 4
-"""Routers without news are read in every fourth round at the least, so that a thousand idle ones cost little."""
+"""Where nothing changes, every fourth round is made at the least, so that a thousand idle resources cost little."""
+SCRAPE_LEAVING_SECONDS = 2.0
+"""Time between two reads of a pod that is about to go."""
 EVENT_REPEAT_SECONDS = 600.0
 """An equal Event about the same object is not posted again within this time."""
 CANARY_PERIODS = 3

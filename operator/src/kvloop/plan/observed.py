@@ -7,8 +7,8 @@ Times are Unix seconds.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvloop.api.contract import ReuseSummary
 from kvloop.api.labels import Reason, Role
+from kvloop.plan.measured import Measured
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +62,8 @@ class Child:
 class Container:
     """One entry of containerStatuses or initContainerStatuses.
 
-    `running` is whether state.running is there; `started` is the field of that name: the startup probe has passed.
+    `running` is whether state.running is there, and `started_at` its startedAt, 0 otherwise; `started` is the field of
+    that name: the startup probe has passed.
     `waiting` and `message` are reason and message of state.waiting, empty otherwise. `terminated` and `exit_code` are
     of state.terminated or, failing that, lastState.terminated: how it ended when it last did.
     """
@@ -70,6 +71,7 @@ class Container:
     name: str
     image: str = ""
     running: bool = False
+    started_at: float = 0.0
     started: bool = False
     restarts: int = 0
     waiting: str = ""
@@ -84,9 +86,10 @@ class Pod:
 
     `component` is the label APP_COMPONENT: prefill, decode, router and so on. `revision` is the label REVISION,
     `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash (of a ReplicaSet's
-    pod: pod-template-hash). `claim_templates` are names of ResourceClaimTemplates. `ready` is the condition Ready,
-    `scheduled` the condition PodScheduled, and `unschedulable` the latter's message when it is False. `reason` and
-    `message` are status.reason and status.message, as of an evicted pod. `containers` has init containers first.
+    pod: pod-template-hash). `claim_templates` are names of ResourceClaimTemplates. `ready` is the condition Ready, and
+    `ready_changed_at` when it last changed; `scheduled` is the condition PodScheduled, and `unschedulable` its message
+    when it is False. `reason` and `message` are status.reason and status.message, as of an evicted pod. `containers`
+    has init containers first.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Pod:
     claim_templates: tuple[str, ...] = ()
     phase: str = "Pending"
     ready: bool = False
+    ready_changed_at: float = 0.0
     scheduled: bool = False
     deleting: bool = False
     created_at: float = 0.0
@@ -153,8 +157,7 @@ class Observed:
     """Everything that is known of one custom resource at the time `now`.
 
     `capacity` are the ready nodes with the labels of `placement.node_selector`; None where the operator may not read
-    nodes, or had no reason to. `reuse` is the sum over all routers, None when none
-    answered.
+    nodes, or had no reason to. `measured` is None while no router answers.
     """
 
     now: float
@@ -162,7 +165,7 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     missing: frozenset[Missing] = frozenset()
     capacity: tuple[NodeKind, ...] | None = None
-    reuse: ReuseSummary | None = None
+    measured: Measured | None = None
     apply_failures: tuple[ApplyFailure, ...] = ()
 
     def workload(self, kind: str, name: str) -> Workload | None:

@@ -76,6 +76,7 @@ class App:
             tracing.from_environment(),
         )
         self.core.leases.on_release = self.tally.released
+        self.core.leases.on_ended = self.tally.ended
         self.metrics.follow(self.core)
         if config.listen.tls is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -60,6 +60,8 @@ class Leases:
         """Leases that were ended so far."""
         self.on_release: Callable[[int, float], None] = lambda _tokens, _seconds: None
         """Called with the tokens of a lease that is over, and the seconds for which it was held."""
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called when a lease was ended before its time."""
 
     def pinned(self, decode: str) -> int:
         """Tokens that the decode engine at that address holds for this router's conversations."""
@@ -175,6 +177,7 @@ class Leases:
                 return
             if status == 200:
                 self.ended += 1
+                self.on_ended()
             else:
                 log.info("a lease runs on until its end: prefill answered %d", status)
 

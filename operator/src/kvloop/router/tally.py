@@ -1,39 +1,25 @@
 """Counts of turns: since the start, and over a sliding window."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from kvloop.api import counters, histogram
+from kvloop.api import histogram
 from kvloop.api.contract import ReuseCounters
-from kvloop.api.counters import Flat, Path
+from kvloop.api.counters import Sliding, nested
 from kvloop.router.outcome import Arm, Outcome
-
-SLOTS = 60
-"""The window moves on in steps of a sixtieth of its length."""
 
 
 class Tally:
-    """Counters that only grow: what came in each step of the window is kept apart, so that it can be left behind."""
+    """Counters that only grow, and a window over them."""
 
     def __init__(self, window_seconds: float, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
-        self._clock = clock
-        self._step = window_seconds / SLOTS
-        self._before: Flat = {}
-        """What came before the present step."""
-        self._steps: deque[tuple[float, Flat]] = deque([(clock(), {})], maxlen=SLOTS + 1)
-        """Begin of each step, and what came in it; the last one is the present."""
-
-    def resize(self, window_seconds: float) -> None:
-        """Go over to another length; the window begins anew."""
-        self._step = window_seconds / SLOTS
-        counters.add(self._before, self._steps[-1][1])
-        self._steps.clear()
-        self._steps.append((self._clock(), {}))
+        self._counts = Sliding(window_seconds, clock)
+        self._count = self._counts.count
+        self.resize = self._counts.resize
+        self.window_seconds = self._counts.window_seconds
 
     def add(self, outcome: Outcome) -> None:
         """Count a turn that has ended. Of one that was refused only a failed transfer counts."""
-        self._roll()
         self._count(outcome.failed_transfer, "failed_transfers")
         if not outcome.served:
             return
@@ -49,19 +35,16 @@ class Tally:
 
     def released(self, tokens: int, seconds: float) -> None:
         """Decode no longer holds a turn's KV, or nobody will ask for it; it did for so long."""
-        self._roll()
         self._count(tokens * max(0.0, seconds), "pinned_token_seconds")
+
+    def ended(self) -> None:
+        """A lease was ended before its time."""
+        self._count(1, "ended_leases")
 
     def finished(self, arm: Arm, turns: int, seconds: float) -> None:
         """A conversation has ended, so many turns and seconds after it began."""
         if turns > 1:
-            self._roll()
             self._count(1, "tasks", arm, histogram.octave(turns), histogram.bucket(seconds))
-
-    def _count(self, number: float, *path: str | int) -> None:
-        if number:
-            now = self._steps[-1][1]
-            now[path] = now.get(path, 0) + number
 
     def _add_follow_up(self, outcome: Outcome) -> None:
         self._count(1, "follow_ups")
@@ -104,32 +87,8 @@ class Tally:
 
     def counters(self) -> ReuseCounters:
         """Since the start."""
-        total = dict(self._before)
-        counters.add(total, self._steps[-1][1])
-        return _model(total)
+        return ReuseCounters.model_validate(nested(self._counts.total()))
 
     def window(self) -> ReuseCounters:
         """Over the window."""
-        self._roll()
-        total: Flat = {}
-        for _, numbers in self._steps:
-            counters.add(total, numbers)
-        return _model(total)
-
-    def window_seconds(self) -> float:
-        """Length of what `window` tells, in seconds."""
-        self._roll()
-        return self._clock() - self._steps[0][0]
-
-    def _roll(self) -> None:
-        now, (last, numbers) = self._clock(), self._steps[-1]
-        if now < last + self._step:
-            return
-        counters.add(self._before, numbers)
-        passed = int((now - last) / self._step)
-        for i in range(max(1, passed - SLOTS), passed + 1):
-            self._steps.append((last + i * self._step, {}))
-
-
-def _model(numbers: Mapping[Path, float]) -> ReuseCounters:
-    return ReuseCounters.model_validate(counters.nested(numbers))
+        return ReuseCounters.model_validate(nested(self._counts.window()))

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 
-from kvloop.api.contract import EngineSummary, FirstTokenByArm, ReuseCounters, ReuseSummary
+from kvloop.api.contract import ReuseCounters
 from kvloop.api.labels import Reason, Role
 from kvloop.api.v1alpha1 import Status
+from kvloop.plan.measured import Engine, EngineCounters, Measured
 from kvloop.plan.observed import ChildRef
 
 Build = Callable[..., Any]
@@ -156,97 +157,257 @@ def test_without_a_mark_no_deadline_has_passed(healthy: Build) -> None:
     assert world.condition("Stalled")["status"] == "False"
 
 
-def engines(**changes: str | bool) -> list[EngineSummary]:
-    fields: dict[str, Any] = {"revision": "r", "probed": True, "boot_id": "b", "guard_active": True, "healthy": True}
-    prefill = EngineSummary(address="10.0.0.1:8000", role=Role.PREFILL, **fields)
-    return [prefill, EngineSummary(address="10.0.0.2:8000", role=Role.DECODE, **{**fields, **changes})]
+GOOD = {"turns": 100, "follow_ups": 90, "reused_turns": 80, "prompt_tokens": 1000, "reused_tokens": 870}
+P, D = Engine("chat-prefill-0", Role.PREFILL), Engine("chat-decode-0", Role.DECODE)
 
 
-def summary(window: dict[str, Any] | None = None, of: list[EngineSummary] | None = None) -> ReuseSummary:
-    return ReuseSummary(
-        since=0,
+def counters(fetched: float = 870, cached: float = 0, **more: Any) -> EngineCounters:
+    """An engine's, that fetched so much and had so much in its own cache."""
+    return EngineCounters(prompt_tokens={"external_kv_transfer": fetched, "local_cache_hit": cached}, **more)
+
+
+def seen(
+    window: dict[str, Any] | None = None,
+    *,
+    engines: tuple[Engine, ...] = (P, D),
+    prefill: EngineCounters | None = None,
+    decode: EngineCounters | None = None,
+    young: bool = False,
+) -> Measured:
+    """What routers (`window`) and engines counted; prefill fetched what the routers say, if nothing else is told."""
+    routers = ReuseCounters.model_validate(window or {})
+    return Measured(
+        window=routers,
         window_seconds=600,
-        counters=ReuseCounters(),
-        window=ReuseCounters(**(window or {})),
-        first_token=FirstTokenByArm(),
-        engines=engines() if of is None else of,
+        beside=routers,
+        engines=engines,
+        prefill=prefill or counters(routers.reused_tokens),
+        decode=decode or EngineCounters(),
+        young=young,
     )
 
 
-GOOD = {"turns": 100, "follow_ups": 90, "reused_turns": 80, "prompt_tokens": 1000, "reused_tokens": 870}
+def computing(requests: int, prompts: int) -> EngineCounters:
+    """Decode's, where so many of its requests had whole prompts computed."""
+    return EngineCounters(requests=requests, computed_buckets={"20.0": requests - prompts, "+Inf": requests})
+
+
+def moved(gigabytes_per_second: float, transfers: int = 100) -> EngineCounters:
+    """Prefill's, after transfers of 100 MB, which take 20 ms to start."""
+    seconds = transfers * (0.02 + 0.1 / gigabytes_per_second)
+    return counters(transfers=transfers, transfer_bytes=transfers * 1e8, transfer_seconds=seconds)
+
+
+EXPIRING = {**GOOD, "expired_handles": 30}
+NONE = {"turns": 100, "follow_ups": 90}
 VERDICTS = {
     "no router answers": (None, "Unknown", Reason.NO_TRAFFIC, "Too few follow-ups"),
-    "no traffic": (summary(), "Unknown", Reason.NO_TRAFFIC, "Too few follow-ups"),
-    "few follow-ups": (summary({"turns": 50, "follow_ups": 4}), "Unknown", Reason.NO_TRAFFIC, "Too few"),
-    "good": (summary(GOOD), "True", Reason.VERIFIED, "Prefill reads the KV of earlier turns from decode."),
+    "no traffic": (seen(), "Unknown", Reason.NO_TRAFFIC, "Too few follow-ups"),
+    "few follow-ups": (seen({"turns": 50, "follow_ups": 4}), "Unknown", Reason.NO_TRAFFIC, "Too few"),
+    "good": (seen(GOOD), "True", Reason.VERIFIED, "Prefill reads the KV of earlier turns from decode."),
     "guard off": (
-        summary(GOOD, engines(guard_active=False)),
+        seen(GOOD, engines=(P, replace(D, guard="inactive"))),
         "False",
         Reason.GUARD_INACTIVE,
-        "does not run in 1 of 2 engines, such as the decode engine at 10.0.0.2:8000",
+        "does not run in 1 of 2 engines: chat-decode-0. Nothing is reused there. The engine's log tells why",
     ),
-    "guard off without traffic": (
-        summary(of=engines(guard_active=False)),
-        "False",
-        Reason.GUARD_INACTIVE,
-        "does not run",
-    ),
-    "no plugin": (
-        summary(GOOD, engines(guard_active=False, boot_id="")),
-        "False",
-        Reason.GUARD_INACTIVE,
-        "VLLM_PLUGINS",
-    ),
-    "guard not read yet": (
-        summary(GOOD, engines(guard_active=False, boot_id="", probed=False)),
+    "guard off without traffic": (seen(engines=(replace(P, guard="absent"), D)), "False", Reason.GUARD_INACTIVE, ""),
+    "no plugin": (seen(GOOD, engines=(replace(P, guard="absent"), D)), "False", Reason.GUARD_INACTIVE, "VLLM_PLUGINS"),
+    "guard of an engine that does not answer": (
+        seen(GOOD, engines=(P, replace(D, guard="absent", read=False))),
         "True",
         Reason.VERIFIED,
         "",
     ),
-    "guard of a dead engine": (summary(GOOD, engines(guard_active=False, healthy=False)), "True", "Verified", ""),
-    "guard of a leaving engine": (summary(GOOD, engines(guard_active=False, draining=True)), "True", "Verified", ""),
-    "decode alone": (
-        summary({"turns": 100, "decode_only_turns": 50}),
+    "decode alone, as the routers know": (
+        seen({"turns": 100, "decode_only_turns": 50}),
         "False",
         Reason.DECODE_ONLY,
         "Look at prefill's pods",
     ),
-    "decode alone at times": (summary({**GOOD, "decode_only_turns": 10}), "True", Reason.VERIFIED, ""),
+    "decode alone, as only its own counters know": (
+        seen(GOOD, decode=computing(100, prompts=40)),
+        "False",
+        Reason.DECODE_ONLY,
+        "decode's log for failed transfers",
+    ),
+    "decode alone at times": (seen({**GOOD, "decode_only_turns": 10}), "True", Reason.VERIFIED, ""),
+    "decode alone by nature of the requests": (
+        seen({**GOOD, "unsplit_turns": 40}, decode=computing(100, prompts=40)),
+        "True",
+        Reason.VERIFIED,
+        "",
+    ),
+    "decode alone once": (seen({"turns": 1, "decode_only_turns": 1}), "Unknown", Reason.NO_TRAFFIC, ""),
+    "metrics that nobody may read": (
+        seen(GOOD, engines=(replace(P, read=False), D)),
+        "Unknown",
+        Reason.METRICS_UNREADABLE,
+        "network policy",
+    ),
+    "metrics that were never read": (seen(GOOD, engines=()), "Unknown", Reason.METRICS_UNREADABLE, "port 8000"),
     "expiring": (
-        summary({**GOOD, "expired_handles": 30}),
+        seen(EXPIRING),
         "False",
         Reason.EXPIRING,
         "Raise transfer.decoderKVBlocksTTLSeconds, now 480, above the pauses",
     ),
-    "nothing comes back": (
-        summary({"turns": 100, "follow_ups": 90, "misses": {"no_handle": 20, "unknown": 70}}),
+    "leases that are ended early": (
+        seen({**GOOD, "misses": {"lease_ended": 30}}),
         "False",
-        Reason.NO_TRANSFERS,
-        "No follow-up reads its KV from decode, mostly because of unknown.",
+        Reason.EXPIRING,
+        "router.maxPinnedPercent",
     ),
-    "nothing comes back for no reason": (
-        summary({"turns": 100, "follow_ups": 90}),
+    "reads that come too late for decode's clock": (
+        seen(GOOD, decode=EngineCounters(late_reads=20)),
+        "False",
+        Reason.EXPIRING,
+        "",
+    ),
+    "decode that comes too late for prefill": (
+        seen({**GOOD, "ended_leases": 5}, prefill=counters(expired=20)),
+        "False",
+        Reason.EXPIRING,
+        "Raise transfer.kvLeaseDurationSeconds, now 30",
+    ),
+    "leases that routers end": (
+        seen({**GOOD, "ended_leases": 80}, prefill=counters(expired=80)),
+        "True",
+        Reason.VERIFIED,
+        "",
+    ),
+    "nothing comes back": (
+        seen({**NONE, "misses": {"no_handle": 70, "used": 20}}),
         "False",
         Reason.NO_TRANSFERS,
-        "No follow-up reads its KV from decode. status.reuse.misses",
+        "Prefill reads no follow-up's KV from decode. Most misses are no_handle. Decode gives no handle",
+    ),
+    "the store is down": (
+        seen({**NONE, "misses": {"store_unavailable": 90}}),
+        "False",
+        Reason.NO_TRANSFERS,
+        "router.store.valkey",
+    ),
+    "nothing comes back for a reason that only the log knows": (
+        seen({**NONE, "misses": {"bad_block_count": 90}}),
+        "False",
+        Reason.NO_TRANSFERS,
+        "Most misses are bad_block_count. status.reuse.misses counts",
+    ),
+    "nothing comes back for no reason": (seen(NONE), "False", Reason.NO_TRANSFERS, "status.reuse.misses counts"),
+    "routers believe in what engines do not do": (seen(GOOD, prefill=counters(0)), "False", Reason.NO_TRANSFERS, ""),
+    "most of what routers believe in is computed": (
+        seen(GOOD, prefill=counters(100)),
+        "False",
+        Reason.NO_TRANSFERS,
+        "Prefill computes most of what the routers count as reused.",
+    ),
+    "prefill's own cache has it": (
+        seen(GOOD, prefill=counters(0, cached=870)),
+        "Unknown",
+        Reason.NO_TRAFFIC,
+        "own prefix cache",
+    ),
+    "prefill's own cache has much of it": (seen(GOOD, prefill=counters(100, cached=770)), "True", Reason.VERIFIED, ""),
+    "another prefill engine may have read": (
+        seen(GOOD, engines=(P, replace(P, pod="chat-prefill-1", read=False), D), prefill=counters(0)),
+        "True",
+        Reason.VERIFIED,
+        "",
     ),
 }
 
 
-@pytest.mark.parametrize(("reuse", "status", "reason", "message"), VERDICTS.values(), ids=VERDICTS.keys())
-def test_kv_transfer_verified(world: Build, reuse: ReuseSummary | None, status: str, reason: str, message: str) -> None:
+@pytest.mark.parametrize(("measured", "status", "reason", "message"), VERDICTS.values(), ids=VERDICTS.keys())
+def test_kv_transfer_verified(world: Build, measured: Measured | None, status: str, reason: str, message: str) -> None:
     made = world()
-    made.facts["reuse"] = reuse
+    made.facts["measured"] = measured
     made.report()
     found = made.condition("KVTransferVerified")
     assert (found["status"], found["reason"]) == (status, reason)
     assert message in found["message"]
 
 
+P5EN = {"placement": {"instanceType": "p5en.48xlarge"}, "transfer": {"fabric": "EFA"}}
+TP8 = {"replicas": 2, "tensorParallelSize": 8}
+UNKNOWN_TYPE = {"transfer": {"fabric": "EFA"}, "prefill": {"replicas": 2, "gpus": 1}}
+WIRES = {
+    "published": (moved(6.0), P5EN, Reason.VERIFIED),
+    "as over TCP": (moved(0.3), P5EN, Reason.TRANSPORT_FALLBACK),
+    "just enough": (moved(1.51), P5EN, Reason.VERIFIED),
+    "just too little": (moved(1.49), P5EN, Reason.TRANSPORT_FALLBACK),
+    "too few to tell": (moved(0.3, transfers=4), P5EN, Reason.VERIFIED),
+    "UCX may be what it is": (moved(0.3), {"transfer": {"fabric": "UCX"}}, Reason.VERIFIED),
+    "another type": (moved(0.3), UNKNOWN_TYPE, Reason.TRANSPORT_FALLBACK),
+    "another type, quicker": (moved(0.4), UNKNOWN_TYPE, Reason.VERIFIED),
+    "only starts": (counters(transfers=100, transfer_bytes=1e6, transfer_seconds=1.5), P5EN, Reason.VERIFIED),
+}
+
+
+@pytest.mark.parametrize(("prefill", "spec", "reason"), WIRES.values(), ids=WIRES.keys())
+@pytest.mark.parametrize("reads", [Role.PREFILL, Role.DECODE])
+def test_what_carries_the_kv(
+    world: Build, prefill: EngineCounters, spec: dict[str, Any], reason: str, reads: Role
+) -> None:
+    made = world(
+        **{"prefill": TP8, "decode": TP8, **spec, **({"decode": spec["prefill"]} if "prefill" in spec else {})}
+    )
+    made.facts["measured"] = (
+        seen(GOOD, prefill=prefill) if reads is Role.PREFILL else seen(GOOD, prefill=counters(), decode=prefill)
+    )
+    made.report()
+    found = made.condition("KVTransferVerified")
+    assert found["reason"] == reason
+    if reason == Reason.TRANSPORT_FALLBACK:
+        assert f"KV moves to {reads} at less than 3% of EFA's line rate" in found["message"]
+        assert "LIBFABRIC" in found["message"]
+
+
+FAULTS: dict[Reason, dict[str, Any]] = {
+    Reason.GUARD_INACTIVE: {"engines": (P, replace(D, guard="absent"))},
+    Reason.DECODE_ONLY: {"decode": computing(100, prompts=40)},
+    Reason.EXPIRING: {"decode": EngineCounters(late_reads=50)},
+    Reason.NO_TRANSFERS: {"prefill": counters(0)},
+    Reason.TRANSPORT_FALLBACK: {"prefill": moved(0.1)},
+}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [names for number in range(1, len(FAULTS) + 1) for names in combinations(FAULTS, number)],
+    ids="+".join,
+)
+def test_of_several_faults_the_first_is_told(world: Build, faults: tuple[Reason, ...]) -> None:
+    """That without which the others cannot be judged."""
+    changes = [FAULTS[reason] for reason in reversed(faults)]
+    merged: dict[str, Any] = {name: value for change in changes for name, value in change.items()}
+    if Reason.DECODE_ONLY in faults and Reason.EXPIRING in faults:
+        merged["decode"] = replace(computing(100, prompts=40), late_reads=50)
+    made = world(prefill=TP8, decode=TP8, **P5EN)
+    made.facts["measured"] = seen(GOOD, **merged)
+    made.report()
+    assert made.condition("KVTransferVerified")["reason"] == faults[0]
+
+
+def test_an_operator_that_has_just_started_takes_nothing_back(healthy: Build) -> None:
+    world = healthy()
+    world.wait(100)
+    world.facts["measured"] = seen(GOOD)
+    world.report()
+    world.wait(100)
+    world.facts["measured"] = seen(young=True)
+    world.report()
+    assert world.condition("KVTransferVerified")["reason"] == Reason.VERIFIED
+    world.wait(600)
+    world.facts["measured"] = seen()
+    world.report()
+    assert world.condition("KVTransferVerified")["reason"] == Reason.NO_TRAFFIC
+
+
 def test_switched_off(healthy: Build) -> None:
     """What the spec alone decides is told at once, in both directions."""
     world = healthy(transfer={"bidirectional": False})
-    world.facts["reuse"] = summary(GOOD)
+    world.facts["measured"] = seen(GOOD)
     world.report()
     assert world.condition("KVTransferVerified")["reason"] == Reason.DISABLED
     world.edit(transfer={"bidirectional": True})
@@ -263,7 +424,7 @@ def test_traffic_alone_writes_at_most_once_a_minute(healthy: Build) -> None:
     for second in range(0, 600, 5):
         before = world.latest
         window = {**GOOD, "turns": 100 + second, "reused_turns": 80 if second % 10 else 0}
-        world.facts["reuse"] = summary(window)
+        world.facts["measured"] = seen(window)
         world.wait(5)
         if world.report() != before:
             written.append(second)
@@ -275,21 +436,21 @@ def test_a_silent_router_takes_nothing_back(healthy: Build) -> None:
     """As right after a restart of the operator: what was known stays, and nothing is written."""
     world = healthy()
     world.wait(100)
-    world.facts["reuse"] = summary(GOOD)
+    world.facts["measured"] = seen(GOOD)
     known = world.report()
     assert known["reuse"]["hitPercent"] == "87%"
     world.wait(100)
-    world.facts["reuse"] = None
+    world.facts["measured"] = None
     assert world.report() == known
 
 
 def test_without_a_router_nothing_is_verified(healthy: Build) -> None:
     world = healthy()
-    world.facts["reuse"] = summary(GOOD)
+    world.facts["measured"] = seen(GOOD)
     world.wait(100)
     world.report()
     world.wait(100)
-    world.facts["reuse"] = None
+    world.facts["measured"] = None
     world.change("chat-router-abc-0", ready=False)
     world.report()
     assert world.condition("KVTransferVerified")["reason"] == Reason.NO_TRAFFIC
@@ -298,7 +459,7 @@ def test_without_a_router_nothing_is_verified(healthy: Build) -> None:
 def test_an_edit_does_not_age_what_was_verified(healthy: Build) -> None:
     world = healthy()
     world.wait(100)
-    world.facts["reuse"] = summary(GOOD)
+    world.facts["measured"] = seen(GOOD)
     world.report()
     world.edit(rollout={"progressDeadlineSeconds": 900})
     world.report()

@@ -310,13 +310,24 @@ def test_failed_pod(healthy: Build, reason: str, message: str, expected: Reason)
     assert told(world) == (expected, False, f"chat-prefill-0 has failed and is replaced ({cause}).")
 
 
-def test_an_engine_that_has_started_and_is_not_ready(healthy: Build) -> None:
+def test_an_engine_on_its_way_to_be_ready(healthy: Build) -> None:
+    """Between the startup probe and the readiness probe, as every engine is once."""
     world = healthy()
-    world.container(D0, running=True, started=True)
+    world.container(D0, running=True, started=True, started_at=world.now - 600)
+    world.change(D0, ready_changed_at=world.now - 600)
+    assert told(world) == (Reason.MODEL_LOADING, False, "Loaded, about to be ready: chat-decode-0.")
+    world.container(P0, running=True)
+    assert told(world) == (Reason.MODEL_LOADING, False, "Loading the model: chat-prefill-0.")
+
+
+def test_an_engine_that_was_ready_and_is_not(healthy: Build) -> None:
+    world = healthy()
+    world.container(D0, running=True, started=True, started_at=world.now - 600)
+    world.change(D0, ready_changed_at=world.now - 5)
     assert told(world) == (
         Reason.ENGINE_NOT_READY,
         False,
-        "Started, but failing the readiness probe: chat-decode-0. See kubectl describe pod chat-decode-0.",
+        f"Fails the readiness probe, after it was ready: {D0}. See kubectl describe pod {D0} and its log.",
     )
 
 

@@ -73,6 +73,7 @@ class ReuseCounters(Answer):
     closed_turns: Count = Field(0, description="Turns of which the client said that none will follow.")
     pinned_turns: Count = Field(0, description="Turns whose KV decode was left to hold.")
     pinned_tokens: Count = Field(0, description="Tokens of these.")
+    ended_leases: Count = Field(0, description="Leases that the router ended before their time.")
     pinned_token_seconds: Sum = Field(0, description="Tokens held, each times the seconds for which it was.")
     prefill_legs: dict[Bucket, Legs] = Field(
         default_factory=dict, description="Legs that read nothing, by bucket of their computed tokens."

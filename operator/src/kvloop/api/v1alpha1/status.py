@@ -1,13 +1,11 @@
 """`status`: what is true now. Integers and strings only, rounded, so that it changes seldom."""
 
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field
 
 from kvloop.api.v1alpha1.base import Model, list_map
-
-Percent = Annotated[str, Field(max_length=8, pattern=r"^([0-9]+%|)$")]
+from kvloop.api.v1alpha1.reuse import AdviceStatus, ReuseStatus
 
 
 class ConditionStatus(StrEnum):
@@ -57,51 +55,6 @@ class ResolvedStatus(Model):
     router_image: str | None = Field(None, max_length=1024, description="Router image in use.")
 
 
-class CountedReason(Model):
-    """How often something happened, by reason."""
-
-    reason: str = Field(max_length=64, description="Short word, as in the router's metrics.")
-    count: int = Field(description="Turns.")
-
-
-class FirstTokenStatus(Model):
-    """Time to the first token of one kind of turn, in milliseconds."""
-
-    turns: int = Field(0, description="Turns measured.")
-    p50_milliseconds: int = Field(0, description="Median.")
-    p95_milliseconds: int = Field(0, description="95th percentile.")
-
-
-class FirstTokensStatus(Model):
-    """Time to the first token by kind of turn."""
-
-    reused: FirstTokenStatus | None = Field(None, description="Follow-ups whose KV came back from decode.")
-    recomputed: FirstTokenStatus | None = Field(None, description="Follow-ups that prefill computed.")
-    holdout: FirstTokenStatus | None = Field(None, description="Follow-ups of conversations that never reuse.")
-
-
-class ReuseStatus(Model):
-    """How much KV came back, over the routers' window. Counts have three significant digits."""
-
-    updated_at: str | None = Field(
-        None, description="When these numbers last changed.", json_schema_extra={"format": "date-time"}
-    )
-    window_seconds: int = Field(0, description="Length of the window.")
-    turns: int = Field(0, description="Turns in the window.")
-    follow_ups: int = Field(0, description="Turns that continued a conversation.")
-    reused_turns: int = Field(0, description="Follow-ups whose KV came back, wholly or in part.")
-    hit_percent: Percent = Field("", description="Reused tokens per prompt token of follow-ups.")
-    reused_tokens: int = Field(0, description="Prompt tokens of follow-ups whose KV came back.")
-    recomputed_tokens: int = Field(0, description="Prompt tokens of follow-ups that prefill computed.")
-    misses: list[CountedReason] = Field(
-        default_factory=list, description="Follow-ups without reuse, by reason.", json_schema_extra=list_map("reason")
-    )
-    not_eligible: list[CountedReason] = Field(
-        default_factory=list, description="Turns that cannot reuse, by reason.", json_schema_extra=list_map("reason")
-    )
-    first_token: FirstTokensStatus | None = Field(None, description="Time to the first token.")
-
-
 class RolloutStatus(Model):
     """The rollout in progress, or the last one."""
 
@@ -133,3 +86,4 @@ class Status(Model):
     rollout: RolloutStatus | None = Field(None, description="Rollout in progress, or the last one.")
     resolved: ResolvedStatus | None = Field(None, description="Values that the spec left to the operator.")
     reuse: ReuseStatus | None = Field(None, description="How much KV came back.")
+    advice: AdviceStatus | None = Field(None, description="What to set, from this system's own traffic.")

@@ -36,9 +36,10 @@ from typing import Any
 from kvloop.api.labels import Role
 from kvloop.api.v1alpha1 import DisaggregatedInference, Status
 from kvloop.api.v1alpha1.status import RoleStatus, RolloutStatus, RouterStatus
+from kvloop.plan.advice import advice_status
 from kvloop.plan.desired import Desired
 from kvloop.plan.observed import Observed
-from kvloop.plan.reuse import is_due, reuse_status
+from kvloop.plan.reuse import MIN_SECONDS, is_due, reuse_status
 from kvloop.plan.status.conditions import conditions
 from kvloop.plan.status.view import View
 from kvloop.plan.times import to_rfc3339
@@ -47,26 +48,40 @@ __all__ = ["status"]
 
 
 def status(
-    cr: DisaggregatedInference, observed: Observed, desired: Desired, previous: Mapping[str, Any]
+    cr: DisaggregatedInference,
+    observed: Observed,
+    desired: Desired,
+    previous: Mapping[str, Any],
+    seconds: float = MIN_SECONDS,
 ) -> dict[str, Any]:
     """The whole status as it is to be written; equal to `previous` while nothing has changed.
 
-    `previous` is the status in the custom resource. Whatever of it goes on, such as times, is taken from there.
+    `previous` is the status in the custom resource. Whatever of it goes on, such as times, is taken from there. What is
+    concluded from traffic changes every so many `seconds` at most.
     """
     before = Status.model_validate(previous)
-    view = View(cr, observed, desired, before)
+    view = View(cr, observed, desired, before, seconds)
     counts = Status(prefill=_role(view, Role.PREFILL), decode=_role(view, Role.DECODE), router=_router(view))
     rollout = _rollout(view, counts)
-    due = is_due(before, observed.now)
     found = {
         "observed_generation": cr.metadata.generation,
         "conditions": conditions(view, rollout),
         "url": desired.url,
         "rollout": rollout,
         "resolved": desired.resolved,
-        "reuse": reuse_status(before.reuse, observed.reuse, observed.now) if due else before.reuse,
+        **_evidence(view),
     }
     return counts.model_copy(update=found).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _evidence(view: View) -> dict[str, Any]:
+    before, now, measured = view.previous, view.observed.now, view.observed.measured
+    if not is_due(before, now, view.status_seconds):
+        return {"reuse": before.reuse, "advice": before.advice}
+    return {
+        "reuse": reuse_status(before.reuse, measured, now),
+        "advice": advice_status(before.advice, view.cr.spec, measured, now),
+    }
 
 
 def _role(view: View, role: Role) -> RoleStatus:

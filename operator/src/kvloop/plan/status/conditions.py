@@ -85,11 +85,15 @@ def _stalled(problem: Problem | None, stall: Problem | None) -> State:
 
 def _kv_transfer_verified(view: View) -> StatusCondition:
     """Judged as seldom as `status.reuse` is written, but for what the spec alone decides."""
-    found = verdict(view.cr.spec, view.observed.reuse)
+    measured = view.observed.measured
+    found = verdict(view.cr.spec, view.desired.resolved, measured)
     before = next((each for each in view.previous.conditions if each.type == Condition.KV_TRANSFER_VERIFIED), None)
     switched = before is not None and Reason.DISABLED in {before.reason, found.reason}
-    unheard = view.observed.reuse is None and any(pod.ready for pod in view.routers)
-    if before and not switched and (unheard or not reuse.is_due(view.previous, view.observed.now)):
+    unheard = measured is None and any(pod.ready for pod in view.routers)
+    # An operator that has just started has seen too little to take back what was known.
+    unheard |= measured is not None and measured.young and found.reason is Reason.NO_TRAFFIC
+    due = reuse.is_due(view.previous, view.observed.now, view.status_seconds)
+    if before and not switched and (unheard or not due):
         return before.model_copy(update={"observed_generation": view.cr.metadata.generation})
     return _condition(view, Condition.KV_TRANSFER_VERIFIED, found.status, found.reason, found.message)
 

@@ -87,20 +87,23 @@ def ended(view: View) -> Problem | None:
 
 
 def loading(view: View) -> Problem | None:
-    """Engines that run and have not been ready yet."""
-    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod) and not _started(pod)]
+    """Engines that run and have not been ready since they started."""
+    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod) and not _was_ready(pod)]
     if not engines:
         return None
-    return Problem(Reason.MODEL_LOADING, f"Loading the model: {names(engines)}.")
+    unstarted = [pod for pod in engines if not _started(pod)]
+    if not unstarted:
+        return Problem(Reason.MODEL_LOADING, f"Loaded, about to be ready: {names(engines)}.")
+    return Problem(Reason.MODEL_LOADING, f"Loading the model: {names(unstarted)}.")
 
 
 def not_ready(view: View) -> Problem | None:
-    """Engines that have started, but do not pass their readiness probe."""
-    engines = [pod for pod in view.waiting_for if pod.is_engine and _started(pod)]
+    """Engines that were ready, and do not pass their readiness probe any more."""
+    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod)]
     if not engines:
         return None
-    message = f"Started, but failing the readiness probe: {names(engines)}. See kubectl describe pod {engines[0].name}."
-    return Problem(Reason.ENGINE_NOT_READY, message)
+    message = f"Fails the readiness probe, after it was ready: {names(engines)}."
+    return Problem(Reason.ENGINE_NOT_READY, f"{message} See kubectl describe pod {engines[0].name} and its log.")
 
 
 def _runs(pod: Pod) -> bool:
@@ -108,4 +111,9 @@ def _runs(pod: Pod) -> bool:
 
 
 def _started(pod: Pod) -> bool:
-    return _runs(pod) and all(container.started for container in pod.containers if container.running)
+    return all(container.started for container in pod.containers if container.running)
+
+
+def _was_ready(pod: Pod) -> bool:
+    """Whether it was ready since its containers run: readiness then changed after they had started."""
+    return pod.ready_changed_at > max(container.started_at for container in pod.containers if container.running)

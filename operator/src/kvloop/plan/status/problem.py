@@ -24,8 +24,13 @@ def worst_of(found: Iterable[Problem]) -> Problem | None:
 
 def names(pods: Sequence[Pod], most: int = 3) -> str:
     """Names of the first pods, and how many more there are."""
+    return names_of([pod.name for pod in pods], most)
+
+
+def names_of(pods: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
     more = [f"{len(pods) - most} more"] if len(pods) > most else []
-    return ", ".join([*(pod.name for pod in pods[:most]), *more])
+    return ", ".join([*pods[:most], *more])
 
 
 def brief(text: str, most: int = 400) -> str:

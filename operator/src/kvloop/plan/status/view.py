@@ -44,6 +44,7 @@ class View:
     observed: Observed
     desired: Desired
     previous: Status
+    status_seconds: float
 
     @property
     def name(self) -> str:

@@ -1,0 +1,130 @@
+"""`status.advice`: from what was measured to the evidence that advice is made from, and from advice to the status."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvloop.advice.advice import UNKNOWN, Advice
+from kvloop.advice.advice import Recommendation as Advised
+from kvloop.advice.advisor import advise
+from kvloop.advice.evidence import Evidence, Line
+from kvloop.advice.lines import Point, fit
+from kvloop.api import histogram
+from kvloop.api.contract import Legs, ReuseCounters
+from kvloop.api.labels import Role
+from kvloop.api.v1alpha1 import Spec
+from kvloop.api.v1alpha1.reuse import AdviceStatus, Recommendation, Verdict
+from kvloop.plan.measured import Measured
+from kvloop.plan.times import to_rfc3339
+
+LEASE_MARGIN_SECONDS: Final = 10
+"""A handle is forgotten by the router so long before decode's lease ends."""
+_MOST: Final = 1024
+"""Characters of a reason."""
+
+
+def advice_status(
+    previous: AdviceStatus | None, spec: Spec, measured: Measured | None, now: float
+) -> AdviceStatus | None:
+    """What is to be written when it is due; None until there was a first turn."""
+    if measured is None or not measured.life.turns:
+        return previous
+    found = _to_status(advise(evidence(spec, measured), _from_status(previous)))
+    if previous is not None and found == previous.model_copy(update={"updated_at": None}):
+        return previous
+    return found.model_copy(update={"updated_at": to_rfc3339(now)})
+
+
+def evidence(spec: Spec, measured: Measured) -> Evidence:
+    """What is known of traffic and engines.
+
+    Distributions are of all that was seen since the routers started: a window is too short for those.
+    """
+    life, window = measured.life, measured.window
+    prefill = prefill_line(life)
+    engines = [engine for engine in measured.of(Role.DECODE) if engine.capacity_tokens]
+    capacity = sum(engine.capacity_tokens for engine in engines)
+    used = sum(engine.capacity_tokens * engine.used_percent for engine in engines) / 100
+    queried = measured.prefill.queried_tokens
+    ttl = spec.transfer.decoder_kv_blocks_ttl_seconds - LEASE_MARGIN_SECONDS
+    return Evidence(
+        gaps=life.gaps,
+        ended=_ended(life),
+        turn_tokens=life.pinned_tokens / life.pinned_turns if life.pinned_turns else 0.0,
+        turns_per_second=_eligible(window) / measured.window_seconds if measured.window_seconds else 0.0,
+        prefill=prefill,
+        transfer=transfer_line(life, prefill),
+        prefill_cache_hit_percent=100 * measured.prefill.hit_tokens / queried if queried else None,
+        decode_capacity_tokens=capacity // len(engines) if engines else None,
+        decode_running_tokens=max(0.0, used - measured.pinned_tokens) / len(engines) if engines else None,
+        decode_pods=max(1, len(engines)),
+        reused_first_token=_first_tokens(life, "reused"),
+        holdout_first_token=_first_tokens(life, "holdout"),
+        ttl=min(ttl, spec.router.lease_seconds or ttl),
+        threshold=spec.transfer.kv_recompute_threshold_tokens,
+        holdout_percent=spec.router.holdout_percent,
+        max_pinned_percent=spec.router.max_pinned_percent,
+    )
+
+
+def prefill_line(life: ReuseCounters) -> Line | None:
+    """Seconds of a prefill leg over its computed tokens, from the legs that read nothing."""
+    legs = [each for each in life.prefill_legs.values() if each.count]
+    return fit(Point(each.computed_tokens / each.count, each.seconds / each.count, each.count) for each in legs)
+
+
+def transfer_line(life: ReuseCounters, prefill: Line | None) -> Line | None:
+    """Seconds of a prefill leg over the tokens it reads from decode, beyond what its computed tokens take."""
+    if prefill is None:
+        return None
+    return fit(_beyond(each, prefill) for each in life.fetch_legs.values() if each.count)
+
+
+def _beyond(legs: Legs, prefill: Line) -> Point:
+    computing = prefill.at(legs.computed_tokens / legs.count)
+    return Point(legs.fetched_tokens / legs.count, legs.seconds / legs.count - computing, legs.count)
+
+
+def _eligible(counters: ReuseCounters) -> int:
+    return counters.turns - sum(counters.not_eligible.values())
+
+
+def _ended(life: ReuseCounters) -> int:
+    """Turns that were not followed, in proportion to the gaps: with several routers some gaps are seen by none."""
+    seen = histogram.count(life.gaps)
+    continued = max(seen, life.follow_ups)
+    ended = max(0, _eligible(life) - life.closed_turns - continued)
+    return round(ended * seen / continued) if continued else ended
+
+
+def _first_tokens(life: ReuseCounters, arm: str) -> Mapping[int, int]:
+    return histogram.merge(life.first_token.get(arm, {}).values())
+
+
+def _to_status(advice: Advice) -> AdviceStatus:
+    verdict = advice.verdict
+    return AdviceStatus(
+        lease_seconds=_recommendation(advice.ttl),
+        threshold_tokens=_recommendation(advice.threshold),
+        holdout_percent=_recommendation(advice.holdout),
+        verdict=Verdict(reuse=verdict.value, reason=verdict.reason[:_MOST], confident=verdict.confident),
+    )
+
+
+def _recommendation(advised: Advised[int]) -> Recommendation:
+    return Recommendation(value=advised.value, reason=advised.reason[:_MOST], confident=advised.confident)
+
+
+def _from_status(previous: AdviceStatus | None) -> Advice:
+    if previous is None:
+        return UNKNOWN
+    verdict = previous.verdict
+    return Advice(
+        ttl=_advised(previous.lease_seconds),
+        threshold=_advised(previous.threshold_tokens),
+        holdout=_advised(previous.holdout_percent),
+        verdict=Advised(verdict.reuse, verdict.reason, verdict.confident),
+    )
+
+
+def _advised(told: Recommendation) -> Advised[int]:
+    return Advised(told.value, told.reason, told.confident)

@@ -1,0 +1,100 @@
+"""What routers and engines have counted of one custom resource, as the planner may look at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvloop.api.contract import ReuseCounters
+from kvloop.api.labels import Role
+
+GUARD_ACTIVE: Final = "active"
+GUARD_INACTIVE: Final = "inactive"
+"""The plugin is loaded, but does not fit the engine."""
+GUARD_ABSENT: Final = "absent"
+"""The plugin is not loaded."""
+
+
+@dataclass(frozen=True)
+class EngineCounters:
+    """vLLM's own counters of the engines of one role, over a window.
+
+    Of prefill, transfers and fetched tokens are reads of decode's KV; of decode, reads of prefill's. Buckets are
+    Prometheus': cumulative, by their upper bound as text.
+    """
+
+    requests: float = 0
+    prompt_tokens: Mapping[str, float] = field(default_factory=dict)
+    """By source: local_compute, local_cache_hit or external_kv_transfer."""
+    computed_buckets: Mapping[str, float] = field(default_factory=dict)
+    """Requests by the prompt tokens that were computed for them."""
+    transfers: float = 0
+    transfer_seconds: float = 0
+    transfer_buckets: Mapping[str, float] = field(default_factory=dict)
+    """Transfers by seconds."""
+    transfer_bytes: float = 0
+    failed_transfers: float = 0
+    expired: float = 0
+    """Leases that ended unused; of prefill also reads that it declined for being too late."""
+    late_reads: float = 0
+    """Reads of blocks whose lease had ended."""
+    queried_tokens: float = 0
+    hit_tokens: float = 0
+    """Of the queried ones, those in the engine's own prefix cache."""
+    offered_tokens: float = 0
+    verified_tokens: float = 0
+    handles: Mapping[str, float] = field(default_factory=dict)
+    """Handles, by what the guard said of them."""
+
+    @property
+    def fetched_tokens(self) -> float:
+        """Prompt tokens whose KV was read from another engine."""
+        return self.prompt_tokens.get("external_kv_transfer", 0)
+
+    @property
+    def computed_tokens(self) -> float:
+        """Prompt tokens that were computed."""
+        return self.prompt_tokens.get("local_compute", 0)
+
+    @property
+    def cached_tokens(self) -> float:
+        """Prompt tokens from the engine's own prefix cache."""
+        return self.prompt_tokens.get("local_cache_hit", 0)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One ready engine at its last reading; `read` is whether that was in the last round."""
+
+    pod: str
+    role: Role
+    read: bool = True
+    guard: str = GUARD_ACTIVE
+    capacity_tokens: int = 0
+    """Tokens that its KV cache holds; 0 where unknown."""
+    used_percent: int = 0
+    """Of the KV cache, by running turns and by what is held for later ones."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Counters of one custom resource. Those that differ in lengths of windows alone are equal."""
+
+    window: ReuseCounters = field(default_factory=ReuseCounters)
+    """Of all routers, over the window."""
+    window_seconds: float = field(default=0.0, compare=False)
+    life: ReuseCounters = field(default_factory=ReuseCounters)
+    """Of all routers, since they started."""
+    engines: tuple[Engine, ...] = ()
+    prefill: EngineCounters = field(default_factory=EngineCounters)
+    decode: EngineCounters = field(default_factory=EngineCounters)
+    beside: ReuseCounters = field(default_factory=ReuseCounters)
+    """Of all routers, over the engines' window: the counters to hold beside theirs. No histograms. The engines' window
+    is the shorter one after a start of the operator, since they remember none."""
+    pinned_tokens: int = 0
+    """Tokens that decode holds for later turns now, as the routers know."""
+    young: bool = field(default=False, compare=False)
+    """Whether the operator has looked for less than the window's length so far."""
+
+    def of(self, role: Role) -> tuple[Engine, ...]:
+        """Engines of a role."""
+        return tuple(engine for engine in self.engines if engine.role is role)
