@@ -76,10 +76,10 @@ def with_images(manifest: str, refs: dict[str, str]) -> str:
 
 
 def impatient(objects: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The same objects with an operator that asks the routers every few seconds, not every minute: somebody watches."""
+    """The same objects with an operator that looks and tells every few seconds, not every minute: somebody watches."""
     for each in objects:
         if each["kind"] == "Deployment":
-            each["spec"]["template"]["spec"]["containers"][0]["args"].append("--scrape-seconds=5")
+            each["spec"]["template"]["spec"]["containers"][0]["args"] += ["--scrape-seconds=5", "--status-seconds=5"]
         yield each
 
 
@@ -118,7 +118,7 @@ def report(cluster: Kubernetes, sample: dict[str, Any], one_way: Sequence[Turn],
     """The table, then what a user of kubectl sees."""
     scale = next(float(e["value"]) for e in sample["spec"]["engine"]["env"] if e["name"] == "ENGINESIM_TIME_SCALE")
     console.print(ttft_table(one_way, both_ways, scale))
-    with step("waiting for the status to tell of all turns (it is written at most once a minute)"):
+    with step("waiting for the status to tell of all turns"):
         eventually(lambda: reuse(cluster).get("turns", 0) >= len(both_ways), timeout_s=120, interval_s=1)
     for arguments in (("get", "di"), ("describe", "di", NAME)):
         console.print(f"\n[bold]$ kubectl {' '.join(arguments)}[/bold]")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from e2e.enginesim.speed import PRESETS, Speed
+from e2e.enginesim.speed import PRESETS, WIRES, Speed, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,10 @@ class Knobs:
     """Replies end by themselves after so many tokens on average, ENGINESIM_MEAN_REPLY_TOKENS; 0 is never."""
     drift_percent: float = 0.0
     """Share of tokens whose text encodes to others, ENGINESIM_DRIFT_PERCENT."""
+    one_way: bool = False
+    """Behaves as if bidirectional_kv_xfer had not reached it, ENGINESIM_ONE_WAY."""
+    wire: Wire | None = None
+    """What telemetry makes of transfers, ENGINESIM_WIRE: EFA or TCP; by default what they are, which is little."""
 
     @classmethod
     def from_env(cls, env: dict[str, str] | None = None) -> Knobs:
@@ -82,6 +86,8 @@ class Knobs:
             "KV_TOKENS": ("kv_tokens", int),
             "MEAN_REPLY_TOKENS": ("mean_reply_tokens", int),
             "DRIFT_PERCENT": ("drift_percent", float),
+            "ONE_WAY": ("one_way", {"true": True, "false": False}.__getitem__),
+            "WIRE": ("wire", WIRES.__getitem__),
         }
         values: dict[str, Any] = {}
         for name, text in env.items():
@@ -93,7 +99,7 @@ class Knobs:
             except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{name}={text} is not understood; known are {', '.join('ENGINESIM_' + k for k in known)}, and "
-                    f"speeds {', '.join(PRESETS)}"
+                    f"speeds {', '.join(PRESETS)}, wires {', '.join(WIRES)}"
                 ) from error
         return cls(**values)
 

@@ -65,7 +65,8 @@ class Connector:
         self.settings = transfer
         self.engine_id = transfer.engine_id or str(uuid.uuid4())
         self.features = Features.of(config.knobs.vllm_version)
-        self.bidirectional = transfer.bidirectional_kv_xfer and self.features.bidirectional
+        wanted = transfer.bidirectional_kv_xfer and not config.knobs.one_way
+        self.bidirectional = wanted and self.features.bidirectional
         self._config = config
         self._pool = pool
         self._clock = clock
@@ -190,9 +191,10 @@ class Connector:
             raise
         self._pool.load(blocks, raw)
         remote.tell({"op": "notify", "request": params["remote_request_id"]})
-        self._metrics.xfer_time.observe(self._clock.now() - began)
+        wire, tokens = self._config.knobs.wire, request.external_tokens
+        self._metrics.xfer_time.observe(wire.seconds(tokens) if wire else self._clock.now() - began)
         self._metrics.post_time.observe(0.0)
-        self._metrics.xfer_bytes.observe(len(raw))
+        self._metrics.xfer_bytes.observe(wire.size(tokens) if wire else len(raw))
         self._metrics.descriptors.observe(len(blocks))
 
     async def _remote(self, params: dict[str, Any]) -> Remote:

@@ -61,6 +61,22 @@ class Platform:
             self._scale(1)
             self.ready()
 
+    @contextmanager
+    def operator_with(self, *arguments: str) -> Iterator[None]:
+        """With another operator, of these arguments besides."""
+        path = "/spec/template/spec/containers/0/args"
+        before = self.cluster.get("deployment", ACCOUNT, NAMESPACE)["spec"]["template"]["spec"]["containers"][0]["args"]
+        self._patch([{"op": "replace", "path": path, "value": [*before, *arguments]}])
+        try:
+            yield
+        finally:
+            self._patch([{"op": "replace", "path": path, "value": before}])
+
+    def _patch(self, change: list[Body]) -> None:
+        patch = f"--patch={json.dumps(change)}"
+        self.cluster.kubectl("patch", "deployment", ACCOUNT, f"--namespace={NAMESPACE}", "--type=json", patch)
+        self.ready()
+
     def ready(self) -> None:
         """Wait until the operator runs."""
         self.cluster.kubectl("rollout", "status", f"deployment/{ACCOUNT}", f"--namespace={NAMESPACE}", "--timeout=60s")

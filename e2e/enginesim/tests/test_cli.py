@@ -17,6 +17,7 @@ import pytest
 
 from e2e.enginesim import cli
 from e2e.enginesim.config import Config, Transfer
+from e2e.enginesim.speed import WIRES
 from kvloop import __version__
 from kvloop.engine import bundle
 
@@ -74,9 +75,10 @@ def test_what_vllm_would_not_start_with_is_refused(
 
 def test_knobs_come_from_the_environment_and_unknown_ones_are_named() -> None:
     env = {"ENGINESIM_TIME_SCALE": "0.5", "ENGINESIM_SPEED_MODEL": "glm-5-fp8", "ENGINESIM_VLLM_VERSION": "0.33.0"}
-    knobs = parsed("m", env=env).knobs
+    knobs = parsed("m", env=env | {"ENGINESIM_ONE_WAY": "true", "ENGINESIM_WIRE": "TCP"}).knobs
     assert (knobs.time_scale, knobs.speed.prefill_ms, knobs.vllm_version) == (0.5, 68, "0.33.0")
-    for name, value in (("ENGINESIM_SPED", "1"), ("ENGINESIM_SEED", "one"), ("ENGINESIM_SPEED_MODEL", "gpt")):
+    assert (knobs.one_way, knobs.wire) == (True, WIRES["TCP"])
+    for name, value in (("ENGINESIM_SPED", "1"), ("ENGINESIM_SEED", "one"), ("ENGINESIM_WIRE", "carrier pigeon")):
         with pytest.raises(ValueError, match=name):
             parsed("m", env={name: value})
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.enginesim import Config, EngineSim, Knobs, ManualClock, Transfer
-from e2e.enginesim.speed import PRESETS, Speed
+from e2e.enginesim.speed import PRESETS, WIRES, Speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,3 +167,32 @@ async def test_side_channels_work_over_ipv6(stack: AsyncExitStack) -> None:
     assert await d.complete(PROMPT, 12, kv_transfer_params=handle) == await p.complete(PROMPT, 12)
     async with d.session.get(d.engine.url + "/metrics") as response:
         assert 'source="external_kv_transfer"} 200.0' in await response.text()
+
+
+async def first_leg(client: Client, params: dict[str, Any]) -> Any:
+    """The handle that an engine answers."""
+    body = {"prompt": PROMPT, "max_tokens": 1, "kv_transfer_params": params}
+    async with client.session.post(client.engine.url + "/v1/completions", json=body) as response:
+        return (await response.json())["kv_transfer_params"]
+
+
+@pytest.mark.parametrize("name", ["EFA", "TCP"])
+async def test_telemetry_may_tell_of_another_wire(stack: AsyncExitStack, name: str) -> None:
+    """What a transfer over EFA, or over TCP in its place, would be counted as; nothing takes longer for it."""
+    wire = WIRES[name]
+    config = replace(PAIR, knobs=Knobs(kv_tokens=4096, wire=wire))
+    p, d = await start(stack, config), await start(stack, config)
+    await d.complete(PROMPT, 2, kv_transfer_params=await first_leg(p, {"do_remote_decode": True}))
+    async with d.session.get(d.engine.url + "/metrics") as response:
+        families = list(text_string_to_metric_families(await response.text()))
+    told = {sample.name: sample.value for family in families for sample in family.samples if "nixl" in sample.name}
+    assert told["vllm:nixl_bytes_transferred_sum"] == wire.size(200) == 200 * 32 * 1024
+    assert told["vllm:nixl_xfer_time_seconds_sum"] == pytest.approx(wire.seconds(200))
+
+
+async def test_decode_may_give_nothing_back(stack: AsyncExitStack) -> None:
+    config = replace(PAIR, knobs=Knobs(kv_tokens=4096, one_way=True))
+    p, d = await start(stack, config), await start(stack, config)
+    handle = await first_leg(p, {"do_remote_decode": True})
+    assert handle["do_remote_prefill"], "prefill's blocks travel as ever"
+    assert await first_leg(d, handle) is None

@@ -85,12 +85,17 @@ def flat(tree: Mapping[Any, Any], path: Path = ()) -> Flat:
     return dict(_walk(tree, path))
 
 
+_PATHS: dict[Path, Path] = {}
+"""One object for equal paths: a thousand resources have the same ones."""
+
+
 def _walk(tree: Mapping[Any, Any], path: Path) -> Iterator[tuple[Path, float]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _walk(value, (*path, name))
         elif value:
-            yield (*path, name), value
+            here = (*path, name)
+            yield _PATHS.setdefault(here, here), value
 
 
 def nested(numbers: Mapping[Path, float]) -> dict[Any, Any]:
