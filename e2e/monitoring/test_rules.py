@@ -62,7 +62,7 @@ def registries(fleet: Fleet) -> dict[str, CollectorRegistry]:
     operator = OperatorMetrics(Cache())
     operator.passed("ok", 0.01)
     operator.requested("get", "Pod", 200, 0.01)
-    operator.scraped(good=True)
+    operator.scraped("router", good=True)
     engine = fleet.prefill[0].frontend.engine.metrics.registry
     return {"router": fleet.router.app.metrics.registry, "prefill": engine, "operator": operator.registry}
 

@@ -38,7 +38,7 @@ def seen(**life: Any) -> Measured:
         "gaps": {40: 300, 50: 100},
         "pinned_turns": 900,
         "pinned_tokens": 900 * 4000,
-        "first_token": {"reused": {11: {30: 5}, 12: {30: 1}}, "holdout": {11: {33: 2}}},
+        "first_token": {"reused": {11: {30: 5}, 12: {30: 1}}, "recomputed": {11: {35: 4}}, "holdout": {11: {33: 2}}},
         "prefill_legs": legs(),
         "fetch_legs": legs(fetched=True),
     }
@@ -70,7 +70,7 @@ def test_what_it_is_made_from(make: Make) -> None:
     assert found.prefill_cache_hit_percent == 25
     assert (found.decode_capacity_tokens, found.decode_pods) == (100_000, 2)
     assert found.decode_running_tokens == 25_000
-    assert found.reused_first_token == {30: 6}
+    assert found.treated_first_token == {30: 6, 35: 4}
     assert found.holdout_first_token == {33: 2}
     assert (found.ttl, found.threshold, found.holdout_percent, found.max_pinned_percent) == (60, 64, 5, 40)
 

@@ -170,6 +170,14 @@ def test_lengths_that_only_one_arm_has_do_not_count() -> None:
     assert found.reused.turns == 20
 
 
+def test_misses_count_against_the_holdout_too() -> None:
+    """Half of the turns that may reuse do not: that is part of what reuse is worth."""
+    treated = compared(
+        reused={11: times(0.1, 100, 1)}, recomputed={11: times(0.2, 100, 2)}, holdout={11: times(0.2, 100, 3)}
+    )
+    assert 1.2 < float(treated.comparison.faster[:-1]) < 1.6
+
+
 def test_without_a_holdout_recomputed_turns_give_a_hint() -> None:
     found = compared(reused={11: times(0.1, 100, 1)}, recomputed={11: times(0.2, 100, 2)})
     assert found.comparison.against == "recomputed"

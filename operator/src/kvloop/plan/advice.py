@@ -57,7 +57,7 @@ def evidence(spec: Spec, measured: Measured) -> Evidence:
         decode_capacity_tokens=capacity // len(engines) if engines else None,
         decode_running_tokens=max(0.0, used - measured.pinned_tokens) / len(engines) if engines else None,
         decode_pods=max(1, len(engines)),
-        reused_first_token=_first_tokens(life, "reused"),
+        treated_first_token=_first_tokens(life, "reused", "recomputed"),
         holdout_first_token=_first_tokens(life, "holdout"),
         ttl=min(ttl, spec.router.lease_seconds or ttl),
         threshold=spec.transfer.kv_recompute_threshold_tokens,
@@ -96,8 +96,8 @@ def _ended(life: ReuseCounters) -> int:
     return round(ended * seen / continued) if continued else ended
 
 
-def _first_tokens(life: ReuseCounters, arm: str) -> Mapping[int, int]:
-    return histogram.merge(life.first_token.get(arm, {}).values())
+def _first_tokens(life: ReuseCounters, *arms: str) -> Mapping[int, int]:
+    return histogram.merge(counts for arm in arms for counts in life.first_token.get(arm, {}).values())
 
 
 def _to_status(advice: Advice) -> AdviceStatus:

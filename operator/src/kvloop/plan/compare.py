@@ -56,6 +56,12 @@ class _Arm:
         return cls(count, mean, sum(n * (i - mean) ** 2 for i, n in counts.items()))
 
 
+def together(*arms: Strata) -> Strata:
+    """All times of these arms."""
+    lengths = {length for arm in arms for length in arm}
+    return {length: histogram.merge(arm.get(length, {}) for arm in arms) for length in lengths}
+
+
 def common(*arms: Strata) -> set[int]:
     """Strata in which all these arms have times."""
     found = [{length for length, counts in arm.items() if histogram.count(counts)} for arm in arms]

@@ -109,9 +109,15 @@ def _first_token(reused: Strata, arm: Strata, lengths: set[int]) -> FirstTokenSt
 
 
 def _comparison(arms: Mapping[str, Strata], per_conversation: float, what: str, verb: str) -> Comparison:
-    """Against the holdout where there is any, since only that is fair."""
+    """Against the holdout where there is any, since only that is fair.
+
+    On the other side are then all that were not held out: those that reused alone came in time, and their clients had
+    changed no history.
+    """
     against = "recomputed" if "recomputed" in arms and "holdout" not in arms else "holdout"
     reused, other = arms.get("reused", {}), arms.get(against, {})
+    if against == "holdout":
+        reused = compare.together(reused, arms.get("recomputed", {}))
     found = compare.ratio(reused, other, per_conversation)
     if found is None:
         strata = compare.common(reused, other)

@@ -45,7 +45,10 @@ class FirstTokensStatus(Model):
     reused: FirstTokenStatus | None = Field(None, description="Follow-ups whose KV came back from decode.")
     recomputed: FirstTokenStatus | None = Field(None, description="Follow-ups that prefill computed.")
     holdout: FirstTokenStatus | None = Field(None, description="Follow-ups of conversations that never reuse.")
-    comparison: Comparison = Field(default_factory=Comparison, description="Reused turns against the others.")
+    comparison: Comparison = Field(
+        default_factory=Comparison,
+        description="Turns that may reuse against those of the holdout, or reused against recomputed ones.",
+    )
 
 
 class SavedStatus(Model):
