@@ -26,7 +26,7 @@ CRD: Final = f"crd/{PLURAL}.{GROUP}"
 def cluster(api_cluster: Client) -> Client:
     """The cluster with the CRD as `kubectl apply` installs it, which keeps a copy of the whole in an annotation."""
     api_cluster.kubectl("apply", f"--filename={ROOT / CRD_PATH}")
-    api_cluster.kubectl("wait", CRD, "--for=condition=Established", "--timeout=30s")
+    api_cluster.wait_established(f"{PLURAL}.{GROUP}")
     return api_cluster
 
 

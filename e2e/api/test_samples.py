@@ -21,7 +21,7 @@ SAMPLES: Final = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
 @pytest.fixture(scope="module")
 def cluster(api_cluster: Client) -> Client:
     api_cluster.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={ROOT / CRD_PATH}")
-    api_cluster.kubectl("wait", f"crd/{PLURAL}.kvloop.io", "--for=condition=Established", "--timeout=30s")
+    api_cluster.wait_established(f"{PLURAL}.kvloop.io")
     return api_cluster
 
 

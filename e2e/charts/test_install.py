@@ -18,7 +18,8 @@ from kvloop.api.labels import PLURAL
 pytestmark = pytest.mark.api
 
 SYSTEM: Final = "kvloop-system"
-CRD: Final = f"crd/{PLURAL}.kvloop.io"
+CRD_NAME: Final = f"{PLURAL}.kvloop.io"
+CRD: Final = f"crd/{CRD_NAME}"
 
 
 class Helm:
@@ -34,7 +35,7 @@ class Helm:
         """Both charts, newest or from another folder, in the documented order; gives what Helm says in the end."""
         upgrade = ("upgrade", "--install", "--namespace", SYSTEM)
         self(*upgrade, "--create-namespace", "kvloop-crds", folder / "kvloop-crds")
-        self._cluster.kubectl("wait", CRD, "--for=condition=Established", "--timeout=30s")
+        self._cluster.wait_established(CRD_NAME)
         return self(*upgrade, "kvloop", folder / "kvloop", *options)
 
     def uninstall(self) -> None:
@@ -139,7 +140,7 @@ def test_namespaced_the_operator_gets_by_with_its_roles(cluster: Client, install
 
 def test_helm_takes_over_what_kubectl_installed(cluster: Client, installed: Helm, tmp_path: Path) -> None:
     cluster.kubectl("apply", "--server-side", f"--filename={ROOT / 'manifests' / 'install.yaml'}")
-    cluster.kubectl("wait", CRD, "--for=condition=Established", "--timeout=30s")
+    cluster.wait_established(CRD_NAME)
     cluster.apply(resource("chat", "default"))
     with pytest.raises(HelmError, match="cannot be imported"):
         installed.install()

@@ -114,6 +114,11 @@ class Client:
             arguments = (resource, f"--for={what}", f"--namespace={namespace}", f"--timeout={left:.0f}s")
             self.kubectl("wait", *arguments, timeout_s=left + 10)
 
+    def wait_established(self, crd: str, timeout_s: float = 60) -> None:
+        """Wait until a CRD is served. `kubectl wait` fails, and is asked again, while it has no status at all."""
+        arguments = (f"crd/{crd}", "--for=condition=Established", "--timeout=30s")
+        eventually(lambda: self.kubectl("wait", *arguments), timeout_s)
+
     def add_fake_nodes(
         self, count: int, *, prefix: str = "p5en", zone: str = "us-east-1a", shape: NodeShape = P5EN
     ) -> list[str]:

@@ -35,7 +35,7 @@ def install(cluster: Client) -> Path:
     text = (ROOT / "manifests" / "install.yaml").read_text(encoding="utf-8")
     objects = [each for each in yaml.safe_load_all(text) if each["kind"] != "Deployment"]
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=yaml.safe_dump_all(objects))
-    cluster.kubectl("wait", f"crd/{PLURAL}.kvloop.io", "--for=condition=Established", "--timeout=30s")
+    cluster.wait_established(f"{PLURAL}.kvloop.io")
     return cluster.service_account_kubeconfig(ACCOUNT, NAMESPACE)
 
 
