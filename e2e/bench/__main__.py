@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from e2e.bench.controller import main as operator
 from e2e.bench.guard import main as guard
 from e2e.bench.router.run import main as router
 
-PARTS: dict[str, Callable[[Sequence[str]], None]] = {"guard": guard, "router": router}
+PARTS: dict[str, Callable[[Sequence[str]], None]] = {"guard": guard, "router": router, "operator": operator}
 
 
 def main(arguments: Sequence[str]) -> None:

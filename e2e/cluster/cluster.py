@@ -1,6 +1,7 @@
 """One throw-away Kubernetes cluster, all of whose state is in one folder."""
 
 import shutil
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -89,6 +90,10 @@ class Cluster(Client):
     ) -> list[str]:
         self._start_kwok()
         return super().add_fake_nodes(count, prefix=prefix, zone=zone, shape=shape)
+
+    def without_api_server(self) -> AbstractContextManager[None]:
+        """While the block runs, the API server is away; it then starts anew."""
+        return self._control_plane.without_api()
 
     def kubeconfig_for(self, user: str, *groups: str) -> Path:
         return self._control_plane.kubeconfig(user, *groups)

@@ -4,7 +4,7 @@ import base64
 import contextlib
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,17 @@ class ControlPlane:
         )
         self.processes.start("kube-apiserver", self._api_command(network, client))
         self._wait_until_ready()
+
+    @contextlib.contextmanager
+    def without_api(self) -> Iterator[None]:
+        """While the block runs, nobody listens where the API server did; then it starts again, and knows no watches."""
+        command = Path(f"/proc/{self.processes.pid('kube-apiserver')}/cmdline").read_text().split("\0")[:-1]
+        self.processes.stop("kube-apiserver")
+        try:
+            yield
+        finally:
+            self.processes.start("kube-apiserver", command)
+            self._wait_until_ready()
 
     def start_controllers(self, node_monitor_grace_s: int) -> None:
         """Start the controller manager and the scheduler."""

@@ -127,6 +127,12 @@ class OperatorProcess:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def peak_memory_mb(self) -> float:
+        """The most memory that it has had resident, in units of 10^6 bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        return int(kib) * 1024 / 1e6
+
 
 class Audit:
     """What the operator asked of the API server from now on, in one namespace or all, by the API server's own log."""
@@ -135,14 +141,18 @@ class Audit:
         self._log = cluster.audit_log
         self._namespace = namespace
         self._offset = self._log.stat().st_size
+        self._requests: list[Body] = []
 
     def requests(self) -> list[Body]:
         """Every request, in order."""
         with self._log.open("rb") as log:
             log.seek(self._offset)
             text = log.read()
-        events = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
-        return [event for event in events if event["user"]["username"] == USER and self._concerns(event)]
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        events = (json.loads(line) for line in whole.splitlines())
+        self._requests += [event for event in events if event["user"]["username"] == USER and self._concerns(event)]
+        return self._requests
 
     def _concerns(self, event: Body) -> bool:
         return self._namespace in {None, event.get("objectRef", {}).get("namespace")}

@@ -7,7 +7,9 @@ import pytest
 
 from kvloop.api.contract import ReuseCounters
 from kvloop.api.labels import API_VERSION, KIND
+from kvloop.api.v1alpha1 import DisaggregatedInference, parse
 from kvloop.controller.apply import Applier
+from kvloop.controller.blueprints import Blueprints
 from kvloop.controller.cache import Cache, Key
 from kvloop.controller.events import Poster
 from kvloop.controller.metrics import Metrics
@@ -18,6 +20,7 @@ from kvloop.controller.scrape import Scraper
 from kvloop.controller.warnings import Warnings
 from kvloop.kube.errors import ForbiddenError, InvalidError, UnavailableError
 from kvloop.plan.config import PlanConfig
+from kvloop.plan.desired import Blueprint, blueprint
 from kvloop.plan.measured import Measured
 
 from .doubles import KEY, OWNER, Body, Clock, MemoryKube, node, pod
@@ -260,3 +263,32 @@ def test_metrics_tell_each_resources_conditions(bench: Bench) -> None:
     body = bench.kube.objects[KIND, KEY.name] | {"status": {"conditions": [ready]}}
     bench.cache.see(body | {"metadata": body["metadata"] | {"resourceVersion": "999"}})
     assert bench.metrics.registry.get_sample_value("kvloop_resource_condition", labels) == 1
+
+
+async def test_a_blueprint_is_made_once_for_each_edit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(cr: DisaggregatedInference, config: PlanConfig) -> Blueprint:
+        made.append(cr.metadata.generation)
+        return blueprint(cr, config)
+
+    monkeypatch.setattr("kvloop.controller.blueprints.blueprint", counted)
+    for generation in (1, 1, 2, 2):
+        bench.see(generation)
+        await bench.reconciler(KEY)
+    assert made == [1, 2]
+
+
+def test_a_blueprint_that_was_kept_is_the_same(bench: Bench) -> None:
+    bench.see()
+    entry = bench.cache.resource(KEY)
+    assert entry
+    cr, config = parse(entry.to_body()), bench.reconciler.config
+    kept = Blueprints(config)
+    assert kept.of(KEY, cr) == kept.of(KEY, cr) == blueprint(cr, config)
+    assert any(child["kind"] == "ConfigMap" and "" in child["data"].values() for child in kept.of(KEY, cr).children)
+    other = cr.model_copy(update={"metadata": cr.metadata.model_copy(update={"uid": "another"})})
+    owners = {child["metadata"]["ownerReferences"][0]["uid"] for child in kept.of(KEY, other).children}
+    assert owners == {"another"}
+    kept.forget(KEY)
+    assert kept._kept == {}

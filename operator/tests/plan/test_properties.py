@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]  # it publishes no types
@@ -15,7 +16,7 @@ from kvloop.api.labels import Role
 from kvloop.api.v1alpha1 import parse
 from kvloop.api.validate import validate
 from kvloop.plan.config import ApiAvailable, PlanConfig
-from kvloop.plan.desired import Desired, plan
+from kvloop.plan.desired import Desired, blueprint, plan
 from kvloop.plan.observed import Observed, Pod
 
 Body = dict[str, Any]
@@ -185,6 +186,16 @@ quick = settings(max_examples=30)
 
 def planned(body: Body, observed: Observed | None = None) -> Desired:
     return plan(parse(body), observed, CONFIG)
+
+
+@settings(quick, max_examples=15)
+@given(resources())
+def test_a_blueprint_survives_being_written_down(body: Body) -> None:
+    """As the controller keeps it: nothing in it is more than JSON."""
+    cr = parse(body)
+    made = blueprint(cr, CONFIG)
+    read = tuple(json.loads(json.dumps(child)) for child in made.children)
+    assert plan(cr, None, CONFIG, replace(made, children=read)) == plan(cr, None, CONFIG)
 
 
 def strings(value: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from kvloop.api.labels import API_VERSION, KIND, Condition
 from kvloop.api.v1alpha1 import DisaggregatedInference, Status, parse
 from kvloop.controller import observe
 from kvloop.controller.apply import Applier, Outcome
+from kvloop.controller.blueprints import Blueprints
 from kvloop.controller.cache import Cache, Key, ResourceEntry
 from kvloop.controller.events import Poster
 from kvloop.controller.metrics import Metrics
@@ -50,6 +51,9 @@ class Reconciler:
     clock: Callable[[], float] = time.time
     undeclared: set[tuple[str, ...]] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._blueprints = Blueprints(self.config)
+
     async def __call__(self, key: Key) -> None:
         """Make a pass. No failure of one resource gets out: it is logged, counted, and tried again with backoff."""
         start, result = time.monotonic(), "ok"
@@ -75,6 +79,7 @@ class Reconciler:
             self.applier.forget(key)
             self.scraper.forget(key)
             self.warnings.forget(key)
+            self._blueprints.forget(key)
             return True
         try:
             cr = parse(entry.to_body())
@@ -85,7 +90,7 @@ class Reconciler:
         outcome = Outcome()
         if await self.warnings.read(key):
             outcome.look_again(WARNINGS_AFTER_SECONDS)
-        desired = plan(cr, self._observe(key), self.config)
+        desired = plan(cr, self._observe(key), self.config, self._blueprints.of(key, cr))
         if not entry.deleting:
             await self.applier.apply(key, entry.uid, desired.children, outcome, desired.keep)
             await self._delete_pods(key, desired)

@@ -1,5 +1,7 @@
 """From what is observed to the two rows of engines that the rollout's arithmetic is about."""
 
+from collections.abc import Mapping
+
 from kvloop.api.labels import ENGINE_CONTAINER, Role
 from kvloop.plan import names
 from kvloop.plan.container_states import CRASH_LOOP, CRASHES, NOT_PULLED, NOT_STARTED, REGISTRY_UNAVAILABLE
@@ -11,7 +13,7 @@ _HELPLESS = (NOT_PULLED | NOT_STARTED | {CRASH_LOOP}) - {REGISTRY_UNAVAILABLE}
 """Reasons of a waiting container that only an edit, or a missing object's arrival, takes away."""
 
 
-def sides(scope: Scope, revision: str, templates: dict[Role, str], observed: Observed | None) -> Sides:
+def sides(scope: Scope, revision: str, templates: Mapping[Role, str], observed: Observed | None) -> Sides:
     """Both roles' engines; `templates` are the hashes of the newest pod templates."""
     return {role: _side(scope, role, revision, templates[role], observed) for role in Role}
 

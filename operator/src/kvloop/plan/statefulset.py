@@ -1,10 +1,12 @@
 """One StatefulSet a role."""
 
-from typing import Any
+from typing import Any, Final
 
 from kvloop.api.labels import TEMPLATE_HASH, Role
 from kvloop.plan import labels, names, pod_template
 from kvloop.plan.scope import Scope
+
+KIND: Final = "StatefulSet"
 
 
 def build(scope: Scope, role: Role, revision: str) -> dict[str, Any]:
@@ -26,9 +28,12 @@ def build(scope: Scope, role: Role, revision: str) -> dict[str, Any]:
     return child
 
 
-def set_partition(child: dict[str, Any], partition: int) -> None:
-    """Keep the pods with a number below `partition` at their template."""
-    child["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = partition
+def with_partition(child: dict[str, Any], partition: int) -> dict[str, Any]:
+    """The same, but pods with a number below `partition` stay at their template."""
+    if not partition:
+        return child
+    strategy = child["spec"]["updateStrategy"] | {"rollingUpdate": {"partition": partition}}
+    return child | {"spec": child["spec"] | {"updateStrategy": strategy}}
 
 
 def template_hash(child: dict[str, Any]) -> str:
