@@ -304,3 +304,10 @@ async def test_a_list_of_prompts(fleet: Fleet) -> None:
     status, raw = await fleet.router.post(sent, path="/v1/completions")
     assert status == 200, raw
     assert (await fleet.router.reuse()).counters.not_eligible == {"prompt_list": 1}
+
+
+async def test_a_body_without_a_limit_of_tokens(fleet: Fleet) -> None:
+    """Row 12."""
+    unlimited = {key: value for key, value in body(user(PROMPT)).items() if key != "max_tokens"}
+    status, raw = await fleet.router.post(unlimited)
+    assert status == 200, raw
