@@ -135,6 +135,8 @@ async def connect(timing: Timing, observer: Observer) -> DynamicKube:
         except config.ConfigException as error:
             raise UnavailableError(f"no service account and no usable kubeconfig: {error}") from error
     target.connection_pool_maxsize = timing.connections
+    # No proxy and no .netrc of the environment, as Kopf has it; a look at the latter takes a thread for each request.
+    target.client_session_kwargs = {"trust_env": False}
     api = ApiClient(target)
     api.user_agent = f"kvloop-operator/{kvloop.__version__}"
     return DynamicKube(api, timing, observer)

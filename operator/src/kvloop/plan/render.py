@@ -1,37 +1,36 @@
 """Templates to dicts: each is one child as `kubectl get --output yaml` shows it, with values that come from Python.
 
-The templates are read here, once, when the package is imported: planning itself touches no file.
+The templates are read here, once, when the package is imported: planning itself touches no file. Values do not become
+YAML and back: a template is rendered with a numbered mark in the place of each, and its YAML, which is then always the
+same, is read once.
 """
 
 import json
-import re
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 
-_SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 # The ones in C where PyYAML was built with them: ten times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+_MARK: Final = "the value number "
+_TAKEN: Final = "values_taken"
 
 
 class TemplateError(RuntimeError):
     """A template that does not give a Kubernetes object: an error of ours, never of the custom resource."""
 
 
-def _one_escape(pair: re.Match[str]) -> str:
-    high, low = (int(half, 16) for half in pair.groups())
-    return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
-
-
-def to_yaml_scalar(value: Any) -> str:
-    """JSON that YAML reads as the same value.
-
-    ASCII only, since YAML refuses some characters and folds others; and beyond the basic plane one escape instead of
-    JSON's pair, which YAML would read as two characters.
-    """
-    return _SURROGATES.sub(_one_escape, json.dumps(value, default=_refuse))
+@pass_context
+def _take(context: Context, value: Any) -> str:
+    """A mark for a value, which is kept as plain data."""
+    taken: list[Any] = context[_TAKEN]
+    taken.append(json.loads(json.dumps(value, default=_refuse)))
+    return f'"{_MARK}{len(taken) - 1}"'
 
 
 def _refuse(value: Any) -> Any:
@@ -43,7 +42,7 @@ def _environment() -> Environment:
     environment = Environment(  # noqa: S701 (escaping for HTML would corrupt YAML; every value goes through tojson)
         loader=PackageLoader("kvloop.plan"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["tojson"] = to_yaml_scalar
+    environment.filters["tojson"] = _take
     return environment
 
 
@@ -58,13 +57,31 @@ def render(template: str, **values: Any) -> dict[str, Any]:
         TemplateError: the result is no object with apiVersion, kind and name.
         jinja2.UndefinedError: a value is missing.
     """
-    rendered = yaml.load(_TEMPLATES[f"{template}.yaml.j2"].render(values), Loader=_Loader)  # noqa: S506 (a safe loader)
-    child = without_none(rendered)
+    taken: list[Any] = []
+    skeleton = _skeleton(_TEMPLATES[f"{template}.yaml.j2"].render(values | {_TAKEN: taken}))
+    child = without_none(_filled(skeleton, taken))
     if not isinstance(child, dict) or not all(isinstance(child.get(key), str) for key in ("apiVersion", "kind")):
         raise TemplateError(f"template {template} gives no Kubernetes object")
     if not isinstance(child.get("metadata", {}).get("name"), str):
         raise TemplateError(f"template {template} gives an object without a name")
     return child
+
+
+@lru_cache(maxsize=256)
+def _skeleton(text: str) -> Any:
+    """What a rendered template says, with marks; there are as many as there are ways through the templates' loops."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
+
+
+def _filled(part: Any, taken: list[Any]) -> Any:
+    """A new tree, with values in the places of their marks."""
+    if isinstance(part, dict):
+        return {key: _filled(item, taken) for key, item in part.items()}
+    if isinstance(part, list):
+        return [_filled(item, taken) for item in part]
+    if isinstance(part, str) and part.startswith(_MARK):
+        return taken[int(part.removeprefix(_MARK))]
+    return part
 
 
 def without_none(value: Any) -> Any:
