@@ -102,6 +102,25 @@ async def test_a_changed_file_is_applied_without_cutting_a_stream(
         assert (await router.post(b"x" * 3000))[0] == 413
 
 
+async def test_a_router_that_is_adopted_counts_from_0_for_its_new_resource(
+    prefill: FakeEngine, decode: FakeEngine, tmp_path: Path
+) -> None:
+    """As when a resource is deleted and created anew while its old router still drains."""
+    path = tmp_path / "router.yaml"
+    write(path, prefill.url, decode.url, resourceUid="old")
+    async with Router(config([prefill.url], [decode.url], resourceUid="old")) as router:
+        reloader = Reloader(router.app, path)
+        await router.chat(user("hi"))
+        before = await router.reuse()
+        assert (before.resource_uid, before.counters.turns) == ("old", 1)
+        write(path, prefill.url, decode.url, resourceUid="new")
+        reloader.look()
+        await router.chat(user("hi"), assistant("Hello world"), user("go on"))
+        after = await router.reuse()
+        assert (after.resource_uid, after.counters.turns, after.window.turns) == ("new", 1, 1)
+        assert after.since > before.since
+
+
 async def test_a_file_with_mistakes_changes_nothing(
     prefill: FakeEngine, decode: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,7 @@
 """Arithmetic on counters that lie in each other."""
 
 from kvloop.api.contract import ReuseCounters
-from kvloop.api.counters import Flat, add, difference, fell, flat, nested
+from kvloop.api.counters import Flat, Sliding, add, difference, fell, flat, nested
 
 TREE = {"turns": 3, "misses": {"expired": 1}, "first_token": {"reused": {11: {40: 2, 41: 1}}}, "time": {"gap": 0.5}}
 
@@ -27,3 +27,24 @@ def test_a_fall_is_noticed() -> None:
     assert fell({("turns",): 2}, {("turns",): 3})
     assert fell({}, {("turns",): 3})
     assert not fell({("turns",): 1}, {})
+
+
+def test_what_came_before_is_in_the_window_for_one_more_length_of_it() -> None:
+    now = [1000.0]
+    sliding = Sliding(600, lambda: now[0])
+    sliding.reach_back(500, {("turns",): 40})
+    sliding.count(2, "turns")
+    assert (sliding.window_seconds(), sliding.window(), sliding.total()) == (500, {("turns",): 42}, {("turns",): 42})
+    now[0] += 300
+    sliding.add({("turns",): 3})
+    assert (sliding.window_seconds(), sliding.window()["turns",]) == (800, 45)
+    now[0] += 310
+    assert (sliding.window_seconds(), sliding.window()["turns",]) == (600, 3)
+    assert sliding.total()["turns",] == 45
+
+
+def test_nothing_is_counted_as_nothing() -> None:
+    sliding = Sliding(600, lambda: 0.0)
+    sliding.count(0, "turns")
+    sliding.add({})
+    assert sliding.total() == {}

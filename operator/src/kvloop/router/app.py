@@ -104,7 +104,9 @@ class App:
         self.pool.settings = config.circuit_breaker
         self._server.max_body = config.limits.max_request_bytes
         self._load_keys()
-        if config.window_seconds != old.window_seconds:
+        if config.resource_uid != old.resource_uid:
+            self.tally.restart(config.window_seconds)  # what was counted is another resource's
+        elif config.window_seconds != old.window_seconds:
             self.tally.resize(config.window_seconds)
         if config.store != old.store:
             self.core.store.close()

@@ -1,7 +1,5 @@
 """The body of `GET /reuse`."""
 
-import time
-
 from kvloop.api.contract import EngineSummary, ReuseSummary
 from kvloop.api.contract.summary import VERSION, first_token_by_arm
 from kvloop.api.labels import Role
@@ -16,7 +14,6 @@ class Summary:
     def __init__(self, tally: Tally, core: Core) -> None:
         self._tally = tally
         self._core = core
-        self._since = time.time()
 
     def make(self) -> ReuseSummary:
         self._core.conversations.sweep()
@@ -24,7 +21,7 @@ class Summary:
         return ReuseSummary(
             version=VERSION,
             resource_uid=self._core.config.resource_uid,
-            since=round(self._since, 3),
+            since=round(self._tally.since, 3),
             window_seconds=round(self._tally.window_seconds(), 3),
             counters=self._tally.counters(),
             window=window,

@@ -1,5 +1,6 @@
 """Counts of turns: since the start, and over a sliding window."""
 
+import time
 from collections.abc import Callable
 
 from kvloop.api import histogram
@@ -13,7 +14,14 @@ class Tally:
 
     def __init__(self, window_seconds: float, clock: Callable[[], float]) -> None:
         """`clock` is monotonic, in seconds."""
-        self._counts = Sliding(window_seconds, clock)
+        self._clock = clock
+        self.restart(window_seconds)
+
+    def restart(self, window_seconds: float) -> None:
+        """Count from 0 again."""
+        self.since = time.time()
+        """Begin of the counts, in seconds since the epoch."""
+        self._counts = Sliding(window_seconds, self._clock)
         self._count = self._counts.count
         self.resize = self._counts.resize
         self.window_seconds = self._counts.window_seconds

@@ -139,9 +139,12 @@ class ReuseSummary(Answer):
 
     version: int = Field(1, description="Of this format.")
     resource_uid: str = Field("", description="uid of the custom resource that the router's configuration is of.")
-    since: float = Field(description="Start of the router, in seconds since the epoch; counters start at 0 there.")
+    since: float = Field(
+        description="Begin of the counts, in seconds since the epoch: start of the router, or of its work for this"
+        " custom resource."
+    )
     window_seconds: float = Field(description="Length of the window, in seconds; shorter right after the start.")
-    counters: ReuseCounters = Field(description="Since the start; never falls.")
+    counters: ReuseCounters = Field(description="Since then; never falls.")
     window: ReuseCounters = Field(description="Over the window.")
     first_token: FirstTokenByArm = Field(description="Over the window.")
     engines: list[EngineSummary] = Field(default_factory=list, description="Every engine known.")
