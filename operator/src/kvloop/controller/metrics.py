@@ -1,6 +1,6 @@
 """Prometheus metrics of the operator: this table is all of them, and its names and labels are stable."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -70,9 +70,9 @@ class Metrics:
         """A router or an engine was read."""
         self._scrapes.labels(target, "ok" if good else "error").inc()
 
-    def canary(self, age: float) -> None:
-        """The canary was looked at."""
-        self._canary.set(age)
+    def follow(self, canary_age: Callable[[], float]) -> None:
+        """Read the canary's age, in seconds, whenever the metrics are asked for."""
+        self._canary.set_function(canary_age)
 
     def depth(self, keys: int) -> None:
         """See `QueueMetrics`."""

@@ -61,6 +61,7 @@ class Operator:
         self._http = http
         self._metrics = metrics
         self._canary = Canary(kube, settings.canary_namespace, settings.pod_name, settings.canary_seconds)
+        metrics.follow(lambda: self._canary.age)
         self._audit = Audit(kube, self.cache, (CUSTOM_RESOURCE, POD, *children), settings.namespace, self.queue.add)
         self._scraper = Scraper(self.cache, fetcher(http), self.queue.add, metrics.scraped, settings.window_seconds)
         self._endpoints = Endpoints(metrics.registry, self.check, (settings.metrics_port, settings.liveness_port))
@@ -102,7 +103,6 @@ class Operator:
 
     def check(self) -> float:
         """Age of the canary, in seconds. Raises `DeafError`."""
-        self._metrics.canary(self._canary.age)
         return self._canary.check()
 
     async def run(self) -> None:
