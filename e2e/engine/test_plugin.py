@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.contract.client import FIRST, Client, eventually
 from e2e.contract.test_histories import transfers
+from e2e.monitoring.vllm_metrics import FAMILIES
 from kvloop import __version__
 
 if TYPE_CHECKING:
@@ -56,6 +58,15 @@ async def test_reports_are_counted(engines: RealEngines, client: Client) -> None
     before = await counts()
     await client.turn(engines.prefill, engines.decode[0], first, one.handle)
     assert [b - a for a, b in zip(before, await counts(), strict=True)] == [1, 339, 288]
+
+
+async def test_vllm_has_the_metrics_that_dashboard_and_alerts_ask_for(engines: RealEngines, client: Client) -> None:
+    await client.turn(engines.prefill, engines.decode[0], client.tokens(300))
+    for url in (engines.prefill, engines.decode[0]):
+        families = text_string_to_metric_families((await client.get(url, "/metrics")).text)
+        told = {sample.name: sample.labels.keys() for family in families for sample in family.samples}
+        for name, labels in FAMILIES.items():
+            assert told.get(name, told.get(f"{name}_sum")) == labels, name
 
 
 async def test_two_api_server_processes_share_what_was_used(engines: RealEngines, client: Client) -> None:
