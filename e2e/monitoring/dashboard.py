@@ -115,10 +115,14 @@ REUSE: Final = Row(
             stacked=True,
         ),
         Panel(
-            "Leases ended early",
+            "Leases that nobody read",
             Unit.A_SECOND,
-            "By leaseSeconds, maxPinnedPercent or the client.",
-            (rate("kvloop_router_ended_leases_total", legend="leases"),),
+            "Ended by leaseSeconds, maxPinnedPercent or the client, or run out at their engine. Each of decode that"
+            " is ended costs prefill a short one that runs out.",
+            (
+                rate("kvloop_router_ended_leases_total", legend="ended"),
+                rate("vllm:nixl_num_kv_expired_reqs_total", "kvloop_io_role", "run out: {{kvloop_io_role}}"),
+            ),
         ),
     ),
 )
@@ -204,7 +208,6 @@ TRANSFER: Final = Row(
                 rate("kvloop_router_failed_transfers_total", legend="prefill legs with a handle"),
                 rate("vllm:nixl_num_failed_transfers_total", legend="transfers"),
                 rate("vllm:nixl_num_failed_notifications_total", legend="notifications"),
-                rate("vllm:nixl_num_kv_expired_reqs_total", legend="reads after the expiry"),
                 rate("vllm:nixl_num_notifications_after_expiry_total", legend="late notifications"),
             ),
             width=16,

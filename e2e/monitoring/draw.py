@@ -34,9 +34,9 @@ PACE: Final = Pace(
     rest_s=15,
     rate_s=10,
     lease_s=30,
-    time_scale=0.5,
+    time_scale=1,
     kv_tokens=200_000,
-    workload=Workload(clients=6, system_tokens=(2000, 8000, 16_000), pause_s=1),
+    workload=Workload(clients=4, system_tokens=(2000, 8000, 16_000), pause_s=2),
 )
 _PARTS: Final = {"dashboard-reuse.png": (0, 4), "dashboard-serving.png": (4, 8)}
 """Pictures, and which of the dashboard's rows they show."""

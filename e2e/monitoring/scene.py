@@ -20,7 +20,7 @@ from typing import Final, Self
 import orjson
 
 from e2e.enginesim import Config, EngineSim, Knobs
-from e2e.enginesim.speed import PRESETS
+from e2e.enginesim.speed import PRESETS, WIRES
 from e2e.monitoring import generate, targets
 from e2e.monitoring.dashboard import ROWS
 from e2e.monitoring.panels import Query
@@ -41,7 +41,7 @@ _CROWD: Final = 60
 """Turns at once: more than there is room for."""
 _LATE: Final = 25
 """Conversations that come back too late, spread over as many tenths of a second."""
-_BREATH_S: Final = 0.05
+_BREATH_S: Final = 0.25
 """Between two tries: the router refuses at once while no engine is left."""
 _PATIENCE_S: Final = 30
 """For Prometheus to see what happens."""
@@ -136,7 +136,7 @@ class Recording:
             if seen or time.monotonic() > end:
                 self.moments[moment] = at
                 return
-            await asyncio.sleep(_BREATH_S)
+            await asyncio.sleep(self.pace.interval_s / 2)
 
 
 @contextmanager
@@ -198,7 +198,6 @@ class Stage:
         """All is well, then one trouble after the other, under the demo's load."""
         pace = self._pace
         async with Client(self._router.url, "tiny") as client, _repeated(partial(self._load, client)):
-            await self._router.chat(user("Two of them, please."), n=2)
             await asyncio.sleep(pace.well_s)
             await recording.keep(Moment.WELL)
             troubles = {
@@ -218,6 +217,7 @@ class Stage:
     async def _load(self, client: Client, number: int) -> None:
         """The demo's conversations; those whose turns fail end."""
         workload = replace(self._pace.workload, seed=f"{number} ")
+        await self._all(1, "Two of them, please.", n=2)
         with suppress(LoadError):
             await client.run(workload, on_failure=lambda _: None)
 
@@ -242,10 +242,10 @@ class Stage:
     async def _abandon(self, number: int) -> None:
         """Begin conversations that hold a thirty-second part of an engine's memory each, and do not go on with them."""
         story = "Once upon a time. " * (self._pace.kv_tokens // 32 // 8)  # 8 tokens each
-        await self._all(_ROOM, f"Tale {number}. {story}", tokens=10)
+        await self._all(_ROOM, f"Tale {number}. {story}", max_tokens=10)
 
     async def _call(self, _: int) -> None:
-        await self._all(_ROOM, "Is there anybody?")
+        await self._all(2, "Is there anybody?")
 
     @asynccontextmanager
     async def _without_guard(self) -> AsyncIterator[None]:
@@ -262,9 +262,9 @@ class Stage:
         for number in range(len(engines)):
             await self._restart(engines, number)
 
-    async def _all(self, turns: int, question: str, tokens: int = 200) -> None:
+    async def _all(self, turns: int, question: str, **fields: int) -> None:
         """So many first turns at once, whatever is answered."""
-        base = {"model": "tiny", "max_tokens": tokens}
+        base = {"model": "tiny", "max_tokens": 200, **fields}
         bodies = [{**base, "messages": [user(f"{number}. {question}")]} for number in range(turns)]
         await asyncio.gather(*map(self._router.post, bodies))
 
@@ -279,7 +279,7 @@ class Stage:
     def _config(self, base: Config) -> Config:
         assert base.transfer
         pace = self._pace
-        knobs = Knobs(speed=PRESETS["qwen3-32b"], time_scale=pace.time_scale)
+        knobs = Knobs(speed=PRESETS["qwen3-32b"], time_scale=pace.time_scale, wire=WIRES["EFA"])
         transfer = replace(base.transfer, decoder_kv_blocks_ttl=pace.lease_s)
         blocks = pace.kv_tokens // BLOCK
         return replace(base, transfer=transfer, knobs=knobs, num_gpu_blocks=blocks, max_model_len=blocks * BLOCK)
