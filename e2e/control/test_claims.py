@@ -90,7 +90,7 @@ def test_a_pod_of_the_old_template_comes_back_during_a_rollout(site: Site) -> No
     settled(site.audit())
     assert len(templates(site)) == 2
     uid = site.get("pod", "chat-prefill-0")["metadata"]["uid"]
-    site.kubectl("delete", "pod", "chat-prefill-0")
+    site.kubectl("delete", "pod", "chat-prefill-0", "--grace-period=0", "--force")
     eventually(lambda: site.get("pod", "chat-prefill-0")["metadata"]["uid"] != uid)
     site.kubectl("wait", "pod/chat-prefill-0", "--for=condition=Ready", "--timeout=30s")
     assert claimed(site, "chat-prefill-0") == old
