@@ -132,6 +132,12 @@ def test_of_the_namespace_of_another_or_of_all(cluster: Cluster) -> None:
     assert run("status", "chat", "-A").exit_code == 2
 
 
+def test_where_no_terminal_is_names_stay_whole(cluster: Cluster) -> None:
+    name = "a-resource-with-the-longest-name-there-is"
+    cluster.add(resource(name, "a-namespace-with-the-longest-name-that-kubernetes-allows", status=STATUS))
+    assert name in run("status", "-A").stdout.split()
+
+
 def test_json_is_the_status_as_it_is(cluster: Cluster) -> None:
     assert json.loads(run("status", "chat", "-o", "json").stdout) == {
         "namespace": "team",

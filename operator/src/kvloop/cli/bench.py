@@ -13,18 +13,15 @@ from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from kvloop.cli import measure
-from kvloop.cli.exits import NO, errors, fail
+from kvloop.cli.exits import NO, errors, fail, results
 from kvloop.cli.load import Client, LoadError, Turn, Workload
 from kvloop.cli.progress import progress
 
 END_OF_CONVERSATION: Final = {"X-Conversation-End": "true"}
 """With it kvloop's router keeps nothing for the next turn, which is then computed, as if there was no reuse."""
 OFF: Final = "off"
-
-console = Console()
 
 
 class Output(StrEnum):
@@ -137,7 +134,7 @@ def _print(arms: Sequence[Arm], told: dict[str, Any], files: Sequence[Path], out
         typer.echo(json.dumps(told, indent=2))
         return
     title = f"Time to the first token of follow-ups, {told['model']}"
-    console.print(measure.table({arm.name: arm.turns for arm in arms}, title=title))
+    results().print(measure.table({arm.name: arm.turns for arm in arms}, title=title))
     for path in files:
         typer.echo(path)
 

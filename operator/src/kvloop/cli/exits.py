@@ -1,4 +1,4 @@
-"""How commands end: exit codes that mean the same in all of them, and errors in one line."""
+"""How commands end: exit codes that mean the same in all of them, errors in one line, and tables that are whole."""
 
 from typing import Final
 
@@ -10,7 +10,14 @@ NO: Final = 1
 UNUSABLE: Final = 2
 """Exit code: the command could not do its work: of the command line, a file, or the cluster."""
 
+_WIDE: Final = 240
 errors: Final = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+
+
+def results() -> Console:
+    """Where tables go: as wide as the terminal, or, where there is none, so wide that no cell is broken."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 def fail(*messages: str, code: int = UNUSABLE) -> typer.Exit:

@@ -11,17 +11,17 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from kvloop.cli import tables
+from kvloop.cli.exits import results
 from kvloop.cli.target import AllNamespaces, Context, Kubeconfig, Namespace, Target, find
 from kvloop.kube.client import Body
 from kvloop.kube.errors import UnavailableError
 from kvloop.kube.kinds import CUSTOM_RESOURCE
 from kvloop.kube.session import Session
 
-console = Console()
 Look = Callable[[Session], Awaitable[list[Body]]]
 
 
@@ -85,10 +85,11 @@ class _Table:
     one: bool
 
     def once(self, found: list[Body]) -> None:
-        console.print(self._shown(found))
+        results().print(self._shown(found))
 
     @contextmanager
     def live(self) -> Iterator[Callable[[list[Body]], None]]:
+        console = results()
         with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
             yield lambda found: live.update(self._shown(found), refresh=True)
 

@@ -36,7 +36,7 @@ def overview(resources: Sequence[Body], now: float) -> RenderableType:
         "Reuse",
         "Age",
     ):
-        table.add_column(column, no_wrap=column != "Reason")
+        table.add_column(column, overflow="fold")
     for body in resources:
         status, meta = body.get("status") or {}, body["metadata"]
         conditions = {each["type"]: each for each in status.get("conditions", ())}
