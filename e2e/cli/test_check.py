@@ -1,6 +1,7 @@
 """What `kvloop check` asks of engines and routers: simulated ones here, behind an API server that only passes on."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -184,9 +185,12 @@ def without_handles(_: str, text: str) -> str:
 
 def with_other_words(pod: str, text: str) -> str:
     """Of the router, and of decode where it has KV of others."""
-    events = [line for line in text.split("\n") if '"content":"' in line.replace(" ", "")]
-    wrong = pod == "chat-router" or "kv_transfer_params" in text
-    return text.replace(events[-1], "") if wrong and len(events) > 1 else text
+    if pod != "chat-router" and "kv_transfer_params" not in text:
+        return text
+    spoken = [line for line in text.split("\n") if re.search(r'"content": ?"[^"]', line)]
+    for line in spoken[1:]:
+        text = text.replace(line, "")
+    return text
 
 
 def with_handles(pod: str, text: str) -> str:

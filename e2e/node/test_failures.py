@@ -32,7 +32,6 @@ def faults(site: NodeSite) -> dict[str, tuple[str, str, Body]]:
     return {
         "image": ("ImagePullFailed", "no-such-tag", engine(site, engine=absent)),
         "crash": ("EngineCrashed", "exit code", engine(site, engine=site.engine(args=["--no-such-flag"]))),
-        "start": ("EngineCrashed", "cannot be started", engine(site, container={"command": ["/no-such-program"]})),
         "memory": ("EngineOutOfMemory", "limits.memory", engine(site) | _with_memory("24Mi")),
         "config-map": (
             *("ConfigMapNotFound", '"absent"'),
@@ -69,9 +68,12 @@ def shown(site: NodeSite, name: str) -> Callable[[], bool]:
     """Whether the cluster itself says what is wrong: in the pod's status, or by an event."""
 
     def check() -> bool:
-        (pod,) = site.pods("prefill", name)
+        pods = site.pods("prefill", name)
+        if not pods:
+            return False
+        (pod,) = pods
         status = pod["status"]
-        conditions = {each["type"]: each["status"] for each in status["conditions"]}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
         states = [{**each["state"], **each["lastState"]} for each in status.get("containerStatuses", ())]
         waiting = {state["waiting"].get("reason") for state in states if "waiting" in state}
         events = site.items("events", f"--field-selector=involvedObject.name={pod['metadata']['name']},type=Warning")
