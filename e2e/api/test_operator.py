@@ -216,7 +216,7 @@ def test_health_metrics_and_logs(chat: Site) -> None:
     assert operator.metric('kvloop_reconcile_total{result="ok"}') >= 1
     assert operator.metric('kvloop_api_requests_total{code="200",kind="StatefulSet",verb="apply"}') >= 2
     assert operator.metric('kvloop_build_info{version="0.1.0"}') == 1
-    lines = operator.lines("applied StatefulSet")
+    lines = [line for line in operator.lines("applied") if "StatefulSet chat-prefill" in line["message"]]
     line = next(line["object"] for line in lines if line["object"]["namespace"] == chat.namespace)
     assert (line["kind"], line["name"]) == ("DisaggregatedInference", "chat")
 

@@ -66,6 +66,7 @@ class Outcome:
     something failed that may pass when it is tried again.
     """
 
+    applied: list[ChildRef] = field(default_factory=list)
     failures: list[ApplyFailure] = field(default_factory=list)
     retry: bool = False
     recheck: float | None = None
@@ -98,8 +99,12 @@ class Applier:
         owned = {ref for ref, entry in self._cache.children(key).items() if entry.child.owner_uid == owner}
         if wanted.keys() - owned and not await self._lives(key, owner):
             return
-        for ref, body in wanted.items():
-            await self._child(key, ref, owner, body, outcome)
+        try:
+            for ref, body in wanted.items():
+                await self._child(key, ref, owner, body, outcome)
+        finally:
+            if outcome.applied:
+                log.info("applied %s", ", ".join(f"{ref.kind} {ref.name}" for ref in outcome.applied), extra=key.extra)
         for ref, entry in tuple(self._cache.children(key).items()):
             if ref not in wanted and ref not in keep and entry.child.owner_uid == owner and not entry.deleting:
                 await self._prune(key, ref, entry, outcome)
@@ -141,7 +146,7 @@ class Applier:
             log.warning("%s %s was refused: %s", ref.kind, ref.name, failure.message, extra=key.extra)
         else:
             records[ref] = self._applied(record, digest, uid, fields)
-            log.info("applied %s %s", ref.kind, ref.name, extra=key.extra)
+            outcome.applied.append(ref)
 
     async def _stands(self, key: Key, entry: ChildEntry, body: Body) -> bool:
         """Whether a child that was applied before this process began is still as it was then.
