@@ -17,6 +17,7 @@ from jinja2.runtime import Context
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
+_SCALARS: Final = (str, int, bool, type(None))
 _MARK: Final = "the value number "
 _TAKEN: Final = "values_taken"
 
@@ -29,7 +30,7 @@ class TemplateError(RuntimeError):
 def _take(context: Context, value: Any) -> str:
     """A mark for a value, which is kept as plain data."""
     taken: list[Any] = context[_TAKEN]
-    taken.append(json.loads(json.dumps(value, default=_refuse)))
+    taken.append(value if type(value) in _SCALARS else json.loads(json.dumps(value, default=_refuse)))
     return f'"{_MARK}{len(taken) - 1}"'
 
 
@@ -59,7 +60,7 @@ def render(template: str, **values: Any) -> dict[str, Any]:
     """
     taken: list[Any] = []
     skeleton = _skeleton(_TEMPLATES[f"{template}.yaml.j2"].render(values | {_TAKEN: taken}))
-    child = without_none(_filled(skeleton, taken))
+    child = _filled(skeleton, taken)
     if not isinstance(child, dict) or not all(isinstance(child.get(key), str) for key in ("apiVersion", "kind")):
         raise TemplateError(f"template {template} gives no Kubernetes object")
     if not isinstance(child.get("metadata", {}).get("name"), str):
@@ -74,13 +75,14 @@ def _skeleton(text: str) -> Any:
 
 
 def _filled(part: Any, taken: list[Any]) -> Any:
-    """A new tree, with values in the places of their marks."""
+    """A new tree, with values in the places of their marks, without keys whose value is None."""
     if isinstance(part, dict):
-        return {key: _filled(item, taken) for key, item in part.items()}
+        filled = ((key, _filled(item, taken)) for key, item in part.items())
+        return {key: item for key, item in filled if item is not None}
     if isinstance(part, list):
         return [_filled(item, taken) for item in part]
     if isinstance(part, str) and part.startswith(_MARK):
-        return taken[int(part.removeprefix(_MARK))]
+        return without_none(taken[int(part.removeprefix(_MARK))])
     return part
 
 
