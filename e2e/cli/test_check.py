@@ -185,12 +185,8 @@ def without_handles(_: str, text: str) -> str:
 
 def with_other_words(pod: str, text: str) -> str:
     """Of the router, and of decode where it has KV of others."""
-    if pod != "chat-router" and "kv_transfer_params" not in text:
-        return text
-    spoken = [line for line in text.split("\n") if re.search(r'"content": ?"[^"]', line)]
-    for line in spoken[1:]:
-        text = text.replace(line, "")
-    return text
+    wrong = pod == "chat-router" or "kv_transfer_params" in text
+    return re.sub(r'("content": ?")[^"]+"', r'\1other"', text) if wrong and "data:" in text else text
 
 
 def with_handles(pod: str, text: str) -> str:

@@ -140,7 +140,8 @@ async def _router(scope: Scope, router: Server, engines: list[Engine]) -> Findin
 async def _turns(scope: Scope, router: Server, engines: list[Engine], headers: dict[str, str]) -> Finding:
     words = WORDS + scope.spec.transfer.kv_recompute_threshold_tokens
     messages = [{"role": "user", "content": prose(f"router {uuid.uuid4()}", words)}]
-    body: dict[str, Any] = {"model": scope.spec.model.name, "max_tokens": _REPLY_TOKENS, "temperature": 0}
+    size = {"max_tokens": _REPLY_TOKENS, "min_tokens": _REPLY_TOKENS}  # an empty answer would prove nothing
+    body: dict[str, Any] = {"model": scope.spec.model.name, "temperature": 0, **size}
     first = await router.stream({**body, "messages": messages}, headers)
     messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on, please."}]
     before = await _reuse(router)
