@@ -16,7 +16,7 @@ from kvloop.cli.load import LoadError
 pytestmark = pytest.mark.node
 
 STATUS_S = 90
-"""Longest wait for numbers in the status, which are written once a minute."""
+"""Longest wait for numbers in the status: all pods may have to be read first, in the fourth round at the latest."""
 
 
 async def converse(site: NodeSite, name: str, conversations: int = 2, turns: int = 4) -> list[Talk]:

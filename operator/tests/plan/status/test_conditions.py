@@ -240,12 +240,23 @@ VERDICTS = {
     ),
     "decode alone once": (seen({"turns": 1, "decode_only_turns": 1}), "Unknown", Reason.NO_TRAFFIC, ""),
     "metrics that nobody may read": (
-        seen(GOOD, engines=(replace(P, read=False), D)),
+        seen(GOOD, engines=(replace(P, read=False), D), prefill=counters(0)),
         "Unknown",
         Reason.METRICS_UNREADABLE,
         "network policy",
     ),
-    "metrics that were never read": (seen(GOOD, engines=()), "Unknown", Reason.METRICS_UNREADABLE, "port 8000"),
+    "metrics that were never read": (
+        seen(GOOD, engines=(), prefill=EngineCounters()),
+        "Unknown",
+        Reason.METRICS_UNREADABLE,
+        "port 8000",
+    ),
+    "an engine that starts anew takes no proof back": (
+        seen(GOOD, engines=(replace(P, read=False), D)),
+        "True",
+        Reason.VERIFIED,
+        "",
+    ),
     "expiring": (
         seen(EXPIRING),
         "False",
@@ -311,6 +322,12 @@ VERDICTS = {
     "prefill's own cache has much of it": (seen(GOOD, prefill=counters(100, cached=770)), "True", Reason.VERIFIED, ""),
     "another prefill engine may have read": (
         seen(GOOD, engines=(P, replace(P, pod="chat-prefill-1", read=False), D), prefill=counters(0)),
+        "Unknown",
+        Reason.METRICS_UNREADABLE,
+        "those that it can read have fetched nothing",
+    ),
+    "another prefill engine may have read the rest": (
+        seen(GOOD, engines=(P, replace(P, pod="chat-prefill-1", read=False), D), prefill=counters(100)),
         "True",
         Reason.VERIFIED,
         "",

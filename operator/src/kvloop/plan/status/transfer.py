@@ -106,14 +106,19 @@ def _decode_only(case: Case) -> Verdict | None:
 
 
 def _unreadable(case: Case) -> Verdict | None:
-    prefill = case.seen.of(Role.PREFILL)
-    if any(engine.read for engine in prefill) or not case.seen.beside.follow_ups:
+    """One read engine that has fetched is proof; that none has, only all of them can tell."""
+    if case.seen.prefill.fetched_tokens or case.seen.beside.follow_ups < FEW or _all_read(case):
         return None
     return _unknown(
         Reason.METRICS_UNREADABLE,
-        "The operator cannot read /metrics of any ready prefill engine (port 8000), so that nothing is proven. A"
-        " network policy or security group must let the operator's pod in.",
+        "The operator cannot read /metrics of all prefill engines (port 8000), and those that it can read have fetched"
+        " nothing, so that nothing is proven. A network policy or security group must let the operator's pod in.",
     )
+
+
+def _all_read(case: Case) -> bool:
+    prefill = case.seen.of(Role.PREFILL)
+    return bool(prefill) and all(engine.read for engine in prefill)
 
 
 def _no_traffic(case: Case) -> Verdict | None:
@@ -152,15 +157,13 @@ def _expiring_on_prefill(case: Case) -> Verdict | None:
 def _no_transfers(case: Case) -> Verdict | None:
     """Nothing was read; or far less than the routers believe."""
     prefill, beside = case.seen.prefill, case.seen.beside
-    if not all(engine.read for engine in case.seen.of(Role.PREFILL)):
-        return None  # those that were not read may have it
     held = prefill.fetched_tokens + prefill.cached_tokens
     if not prefill.fetched_tokens:
         if beside.reused_tokens and 100 * held >= BELIEVED_PERCENT * beside.reused_tokens:
             message = "Prefill finds follow-ups in its own prefix cache, so that nothing has to come back from decode."
             return _unknown(Reason.NO_TRAFFIC, message)
         return _false(Reason.NO_TRANSFERS, f"Prefill reads no follow-up's KV from decode. {remedy(beside.misses)}")
-    if 100 * held < BELIEVED_PERCENT * beside.reused_tokens:
+    if _all_read(case) and 100 * held < BELIEVED_PERCENT * beside.reused_tokens:
         return _false(
             Reason.NO_TRANSFERS,
             "Prefill computes most of what the routers count as reused. Its log tells of reads that failed; is"
