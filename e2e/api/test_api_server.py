@@ -38,7 +38,7 @@ def test_an_api_server_that_was_away(cluster: Cluster, kubeconfig: Path, tmp_pat
                 pass
         with cluster.without_api_server():
             eventually(lambda: process.lines("the API server takes no requests"))
-        eventually(lambda: chat.get("service", "chat")["metadata"]["uid"] != uid, timeout_s=60)
+        eventually(lambda: chat.get("service", "chat")["metadata"]["uid"] != uid, timeout_s=120)
         config = chat.get("configmap", "chat-router")["data"]["router.yaml"]
         assert yaml.safe_load(config)["holdoutPercent"] == 7
         settled(chat.audit())

@@ -58,6 +58,8 @@ class OperatorProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        if error:
+            print(f"the end of the operator's log:\n{self.log.read_text()[-8000:]}")
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it works on resources."""

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from contextlib import chdir
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +34,12 @@ def page(text: str) -> str:
 
 
 def output(arguments: list[str]) -> str:
-    """What the command line prints for arguments, in which files are named from the repository's root."""
-    named = [str(ROOT / each) if each.startswith("operator/") else each for each in arguments]
+    """What the command line prints at the repository's root."""
     before = advise.console.width, simulate.console.width
     advise.console.width = simulate.console.width = WIDTH
     try:
-        printed = CliRunner().invoke(app, named, catch_exceptions=False).output
+        with chdir(ROOT):
+            printed = CliRunner().invoke(app, arguments, catch_exceptions=False).output
     finally:
         advise.console.width, simulate.console.width = before
-    lines = printed.replace(f"{ROOT}/", "").splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())

@@ -92,10 +92,10 @@ def test_every_watch_of_a_built_in_kind_is_filtered_by_the_server() -> None:
 def test_backoffs_can_be_gone_through_again_and_have_jitter() -> None:
     backoffs = settings.Backoffs()
     first, second = list(backoffs), list(backoffs)
-    assert len(first) == len(backoffs) == 10
+    assert len(first) == len(backoffs) == 14
     assert first != second
     assert 0.75 <= first[0] <= 1.25
-    assert 45 <= first[-1] <= 75
+    assert 22.5 <= first[-1] <= 37.5
 
 
 def test_kopf_stores_nothing() -> None:

@@ -14,13 +14,13 @@ from kvloop.kube.kinds import CHILDREN, LEASE, POD
 
 
 class Backoffs:
-    """Delays between attempts of a request: 1 s, doubling up to a minute, with jitter; about 5 minutes in all."""
+    """Delays between attempts of a request: 1 s, doubling up to 30 s as client-go's do, with jitter; 5 minutes in all."""
 
     def __len__(self) -> int:
-        return 10
+        return 14
 
     def __iter__(self) -> Iterator[float]:
-        return (min(2**n, 60) * random.uniform(0.75, 1.25) for n in range(len(self)))  # noqa: S311 (jitter)
+        return (min(2**n, 30) * random.uniform(0.75, 1.25) for n in range(len(self)))  # noqa: S311 (jitter)
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
