@@ -1,13 +1,17 @@
 """The two legs and the handle between turns, on scripted engines."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
 
 from e2e.router.fake import FakeEngine
-from e2e.router.harness import Router, assistant, config, user
+from e2e.router.harness import Router, assistant, config, eventually, user
+from kvloop.router import keep
 
 TURN_1 = (user("hi"),)
 TURN_2 = (user("hi"), assistant("Hello world"), user("go on"))
@@ -46,6 +50,42 @@ async def test_a_follow_up_returns_the_handle_once(pair: Pair, stream: bool) -> 
 async def test_the_stream_is_passed_on_byte_for_byte_without_the_handle(pair: Pair) -> None:
     answer = await pair.router.chat(*TURN_1, stream=True)
     assert answer == b"".join(pair.decode.events(with_handle=False))
+
+
+@pytest.mark.parametrize("handle", [False, True])
+async def test_a_stream_s_last_event_waits_until_the_turn_is_kept(
+    pair: Pair, handle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients follow up as soon as they see it."""
+    events, read, kept, release = pair.decode.events(with_handle=handle), bytearray(), asyncio.Event(), asyncio.Event()
+
+    async def hold(*_: Any) -> None:
+        kept.set()
+        await release.wait()
+
+    async def one_by_one(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for event in events:
+            await response.write(event)
+            await asyncio.sleep(0)
+        return response
+
+    async def client() -> None:
+        body = {"model": "tiny", "messages": TURN_1, "stream": True}
+        async with pair.router.session.post(f"{pair.router.url}/v1/chat/completions", json=body) as answer:
+            async for piece in answer.content.iter_any():
+                read.extend(piece)
+
+    monkeypatch.setattr(keep, "run", hold)
+    pair.decode.script.append(one_by_one)
+    task = asyncio.create_task(client())
+    await kept.wait()
+    await eventually(lambda: b" world" in read, "all content is there")
+    assert b"[DONE]" not in read
+    release.set()
+    await task
+    assert read.endswith(b"data: [DONE]\n\n")
 
 
 async def test_legs_are_shaped_for_their_engines(pair: Pair) -> None:

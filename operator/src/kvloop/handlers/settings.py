@@ -14,7 +14,7 @@ from kvloop.kube.kinds import CHILDREN, LEASE, POD
 
 
 class Backoffs:
-    """Delays between attempts of a request: 1 s, doubling up to 30 s as client-go's do, with jitter; 5 minutes in all."""
+    """Delays between attempts of a request: 1 s, doubling up to 30 s as in client-go, with jitter; 5 minutes in all."""
 
     def __len__(self) -> int:
         return 14

@@ -1,5 +1,7 @@
 """From the decode engine's answer to the client."""
 
+from typing import Final
+
 import orjson
 
 from kvloop.router import errors, headers, keep, strip
@@ -8,6 +10,9 @@ from kvloop.router.exchange import Exchange
 from kvloop.router.sse import EventTooLongError, Scanner
 from kvloop.router.wire.client import Connection, LegError
 from kvloop.router.wire.server import Reply
+
+_LAST: Final = (b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n')
+"""What closes a stream of vLLM's. An event with content ends otherwise: with the end of its outer object."""
 
 
 async def run(exchange: Exchange, answer: Connection, reply: Reply) -> None:
@@ -56,7 +61,7 @@ class _Stream:
         self._reply = reply
         self._scanner = Scanner(token_ids=exchange.request.token_ids)
         self._tail = b""
-        """What came with the handle or after it: sent once the handle is kept, as the next turn may follow at once."""
+        """What came with the handle, or closes the stream: sent once the turn is kept, as the next may follow."""
 
     async def run(self, answer: Connection) -> None:
         exchange, reply, scanner = self._exchange, self._reply, self._scanner
@@ -80,7 +85,7 @@ class _Stream:
         if not outcome.pieces and data:
             outcome.first_byte_seconds = self._exchange.elapsed
         outcome.pieces += 1
-        if self._scanner.handle is not None:
+        if self._tail or self._scanner.handle is not None or data.endswith(_LAST):
             self._tail += data
         elif data:
             self._reply.write(data)
