@@ -234,6 +234,7 @@ UNKNOWN: Body = {"instanceType": "x9.large"}
     [
         ({"engine": {"image": "vllm:0.20.1"}}, {"Resource": FAIL}, "vLLM 0.21"),
         ({"engine": {"image": "vllm:0.21.0"}}, {"vLLM": WARN}, "does not know decoder_kv_blocks_ttl"),
+        ({"engine": {"image": "vllm:0.25.0"}}, {"vLLM": WARN}, "nothing is reused"),
         ({"engine": {"image": "vllm:0.99.0"}}, {"vLLM": WARN}, "newer than"),
         ({"engine": {"image": "vllm:mine"}}, {"vLLM": WARN}, "does not tell its version"),
         ({"transfer": {"fabric": "EFA", "bidirectional": False}}, {"vLLM": WARN}, "nothing comes back"),

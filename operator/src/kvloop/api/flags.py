@@ -72,6 +72,9 @@ FLAGS: Final = (
     ),
 )
 
+EXPIRY_SINCE: Final = (0, 26)
+"""From here on decode's handle tells when its lease ends (vllm pull 47021); the guard refuses one that does not."""
+
 ROLES_SINCE: Final = (0, 24)
 """From here on kv_both logs a deprecation warning, so P is kv_producer and D kv_consumer."""
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from kvloop.api.flags import EXPIRY_SINCE
 from kvloop.api.v1alpha1.base import Model, Quantity, Rule
 
 
@@ -59,7 +60,9 @@ class TransferSpec(Model):
     """KV transfer between prefill and decode, in both directions. Defaults are vLLM's own."""
 
     bidirectional: bool = Field(
-        True, description="Return each conversation's KV from decode to prefill for its next turn."
+        True,
+        description="Return each conversation's KV from decode to prefill for its next turn. Before vLLM"
+        f" {EXPIRY_SINCE[0]}.{EXPIRY_SINCE[1]} nothing is reused: handles do not tell when their lease ends.",
     )
     decoder_kv_blocks_ttl_seconds: int = Field(
         480,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kvloop.api.flags import FLAGS
+from kvloop.api.flags import EXPIRY_SINCE, FLAGS
 from kvloop.api.instances import INSTANCE_TYPES
 from kvloop.api.labels import Role
 from kvloop.api.v1alpha1.transfer import Fabric
@@ -43,6 +43,9 @@ def version(scope: Scope) -> Finding:
         return warn(
             "vLLM", "transfer.bidirectional is false: nothing comes back", "set it to true, unless that is meant"
         )
+    if resolved.version < EXPIRY_SINCE:
+        reason = f"{told} does not tell when a lease ends, so the guard refuses its handles: nothing is reused"
+        return warn("vLLM", reason, f"use vLLM {EXPIRY_SINCE[0]}.{EXPIRY_SINCE[1]} or later")
     return ok("vLLM", told)
 
 

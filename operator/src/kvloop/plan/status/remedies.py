@@ -4,16 +4,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from kvloop.api.flags import EXPIRY_SINCE
+
 _FABRIC: Final = (
     "Reads fail: prefill's log tells how. Let all traffic pass between the engines' pods (NetworkPolicies; the security"
     " group to itself, in and out)."
 )
+_VERSION: Final = f"the image must hold vLLM {EXPIRY_SINCE[0]}.{EXPIRY_SINCE[1]} or later."
 _LEAVE: Final = "Decode engines restart or leave between turns: see their pods' restarts and logs."
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "no_handle": "Decode gives no handle: its vLLM runs without bidirectional_kv_xfer. See the arguments and the"
-        " log of decode's pods; the image must hold vLLM 0.21 or later.",
+        f" log of decode's pods; {_VERSION}",
         "guard_inactive": "The guard does not run where it is needed: see the engines' logs.",
+        "no_expiry": f"Handles do not tell when their lease ends, so they are not used: {_VERSION}",
         "store_unavailable": "The routers' store does not answer: see that Valkey runs and that router.store.valkey has"
         " its URL and password.",
         "transfer_failed": _FABRIC,
