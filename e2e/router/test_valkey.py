@@ -13,6 +13,7 @@ from e2e.router.fake import FakeEngine
 from e2e.router.fakevalkey import FakeValkey
 from e2e.router.harness import Router, assistant, config, eventually, user
 from kvloop.api import contract
+from kvloop.router import leases
 from kvloop.router.store import Entry, Found, resp
 from kvloop.router.store.resp import Client
 from kvloop.router.store.valkey import ValkeyStore
@@ -69,6 +70,14 @@ async def test_the_first_key_with_an_entry_counts_and_the_others_stay(store: Val
     assert await store.take([b"new", b"old", b"older"]) == Found(A, key=b"old")
     assert await store.take([b"older"]) == Found(B, key=b"older")
     assert await store.take([b"new", b"old", b"older"]) == Found(reason="used", key=b"old")
+
+
+async def test_a_look_leaves_the_entry(store: ValkeyStore) -> None:
+    assert await store.peek(b"k") is None
+    await store.put(b"k", A, 60)
+    assert await store.peek(b"k") == A
+    assert await store.take([b"k"]) == Found(A, key=b"k")
+    assert await store.peek(b"k") is None
 
 
 async def test_what_is_displaced_is_returned(store: ValkeyStore) -> None:
@@ -243,6 +252,24 @@ async def test_two_routers_share_conversations() -> None:
             await one.chat(*TURN_1)
             await other.chat(*TURN_2)
             assert (await other.reuse()).counters.reused_turns == 1
+
+
+async def test_a_router_leaves_the_lease_of_a_later_turn_to_the_router_that_served_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.01)
+    named, now = {"x-conversation-id": "c"}, 1000.0
+    async with FakeEngine("prefill") as p, FakeEngine("decode") as d, FakeValkey() as server:
+        store = {"valkey": {"url": server.url, "timeoutSeconds": 5}}
+        settings = config([p.url], [d.url], store=store, leaseSeconds=60)
+        async with Router(settings, lambda: now) as one, Router(settings) as other:
+            await one.chat(*TURN_1, headers=named)
+            await other.chat(*TURN_2, headers=named)
+            now += 60
+            await eventually(lambda: not one.app.core.leases.pinned(d.address), "the first router's clock has run out")
+            await other.chat(*TURN_2, assistant("Hello world"), user("go on"), headers=named)
+            assert (await other.reuse()).counters.reused_turns == 2
+            assert not any(seen.ends for seen in p.seen)
 
 
 async def test_connections_to_a_server_that_says_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

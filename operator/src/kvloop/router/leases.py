@@ -45,6 +45,8 @@ class Lease:
     decode: str
     tokens: int
     since: float
+    handle: int
+    """Hash of the handle, to know it again."""
 
 
 class Leases:
@@ -73,7 +75,7 @@ class Leases:
         for old, held in dropped:
             self.forget(old)
             self.end(held)
-        self._leases[key] = Lease(entry.decode, entry.tokens, self._core.clock())
+        self._leases[key] = Lease(entry.decode, entry.tokens, self._core.clock(), hash(entry.handle))
         self._pinned[entry.decode] = self.pinned(entry.decode) + entry.tokens
 
     def forget(self, key: bytes) -> float | None:
@@ -115,7 +117,8 @@ class Leases:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for key in self.due():
-                await self._take_and_end(key)
+                if not await self._is_anothers(key):
+                    await self._take_and_end(key)
 
     async def stop(self, seconds: float) -> None:
         """End all leases whose handles go down with this router, as far as the time allows."""
@@ -156,6 +159,16 @@ class Leases:
             elif engine.info.capacity_tokens and tokens > most:
                 excess[decode] = tokens - most
         return excess
+
+    async def _is_anothers(self, key: bytes) -> bool:
+        """Whether another router has served a later turn of the conversation: it ends what that turn left."""
+        if not self._core.store.shared or (lease := self._leases.get(key)) is None:
+            return False
+        entry = await self._core.store.peek(key)
+        if entry is None or hash(entry.handle) == lease.handle:
+            return False
+        self.forget(key)
+        return True
 
     async def _take_and_end(self, key: bytes) -> None:
         if await self.end_conversation(key):

@@ -52,6 +52,9 @@ class Store(Protocol):
     async def take(self, keys: Sequence[bytes]) -> Found:
         """Take the entry of the first key that has one: no other turn will get it."""
 
+    async def peek(self, key: bytes) -> Entry | None:
+        """The entry that a turn would take, left where it is."""
+
     async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         """Keep an entry for that long, in place of an older one.
 

@@ -37,6 +37,10 @@ class MemoryStore:
                 return Found(reason=reason, key=key)
         return Found()
 
+    async def peek(self, key: bytes) -> Entry | None:
+        held = self._entries.get(key)
+        return held[0] if held is not None and self._clock() < held[1] else None
+
     async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         now = self._clock()
         self._traces.pop(key, None)
@@ -51,9 +55,10 @@ class MemoryStore:
         return [(old, held) for old, (held, deadline) in dropped if now < deadline]
 
     async def mark(self, key: bytes, reason: str) -> Entry | None:
-        older = self._entries.pop(key, None)
+        older = await self.peek(key)
+        self._entries.pop(key, None)
         self._trace(key, reason)
-        return older[0] if older is not None and self._clock() < older[1] else None
+        return older
 
     def close(self) -> None:
         """Nothing to let go of: it is all in this process."""

@@ -56,6 +56,10 @@ class ValkeyStore:
                 return Found(reason=_reason(trace), key=key)
         return Found()
 
+    async def peek(self, key: bytes) -> Entry | None:
+        replies = await self._call("peek", [b"MGET", _ENTRY + key])
+        return _decode(replies[0][0], self._client.run) if replies is not None else None
+
     async def put(self, key: bytes, entry: Entry, seconds: float) -> list[tuple[bytes, Entry]]:
         life, trace = b"%d" % (seconds * 1000), b"%d" % ((seconds + TRACE_SECONDS) * 1000)
         await self._client.ready()
