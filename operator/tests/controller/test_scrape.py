@@ -124,6 +124,20 @@ async def test_routers_and_engines_are_read_and_added_up() -> None:
     assert bench.scraper.measured(KEY) is found
 
 
+async def test_the_busiest_window_is_remembered() -> None:
+    bench = Bench()
+    first = await bench.round(r1=summary(0))
+    assert first
+    assert first.busiest_per_second == 0, "a window that has just begun may be a burst's"
+    busy = await bench.round(WINDOW, r1=summary(int(6 * WINDOW)))
+    calm = await bench.round(3 * WINDOW, r1=summary(int(6 * WINDOW) + 1))
+    assert busy
+    assert calm
+    assert 5 <= busy.busiest_per_second <= 6
+    assert calm.window.turns == 1
+    assert calm.busiest_per_second == busy.busiest_per_second
+
+
 async def test_engines_are_not_asked_while_no_router_answers() -> None:
     """Nobody could be told of it; a thousand dead resources must not cost a thousand timeouts each."""
     bench = Bench()

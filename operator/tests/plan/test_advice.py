@@ -45,6 +45,7 @@ def seen(**life: Any) -> Measured:
     return Measured(
         window=ReuseCounters(turns=70, not_eligible={"n": 10}),
         window_seconds=600,
+        busiest_per_second=0.7,
         life=ReuseCounters.model_validate(counters | life),
         engines=(
             Engine("d-0", Role.DECODE, capacity_tokens=100_000, used_percent=50),
@@ -62,7 +63,7 @@ def test_what_it_is_made_from(make: Make) -> None:
     assert found.gaps == {40: 300, 50: 100}
     assert found.ended == 75, "150 of 1000 turns were not followed; half of the gaps were seen"
     assert found.turn_tokens == 4000
-    assert found.turns_per_second == 0.1
+    assert (found.turns_per_second, found.peak_turns_per_second) == (0.1, 0.7)
     assert found.prefill
     assert [found.prefill.intercept, found.prefill.slope] == pytest.approx([0.04, 30e-6])
     assert found.transfer

@@ -41,6 +41,7 @@ class Site:
         self.routers, self.beside = self._ledger(), self._ledger()
         self.counters = {role: self._ledger() for role in Role}
         self.began = self.clock()
+        self._busiest = 0.0
         self._known: frozenset[str] = frozenset()
 
     def _ledger(self) -> Ledger:
@@ -95,16 +96,21 @@ class Site:
         if not self.pinned or self.misses >= SCRAPE_MISSES:
             return None
         engines = [self.engines[uid] for uid in ready if uid in self.engines]
+        window, seconds = _counters(self.routers.window()), self.routers.window_seconds()
+        young = self.clock() < self.began + self.window_seconds
+        if not young:
+            self._busiest = max(self._busiest, window.eligible / seconds)
         return Measured(
-            window=_counters(self.routers.window()),
-            window_seconds=self.routers.window_seconds(),
+            window=window,
+            window_seconds=seconds,
+            busiest_per_second=self._busiest,
             life=_counters(self.routers.life()),
             engines=tuple(sorted(engines, key=lambda engine: engine.pod)),
             prefill=_engine_counters(self.counters[Role.PREFILL].window()),
             decode=_engine_counters(self.counters[Role.DECODE].window()),
             beside=_counters(self.beside.window()),
             pinned_tokens=sum(self.pinned.values()),
-            young=self.clock() < self.began + self.window_seconds,
+            young=young,
         )
 
 

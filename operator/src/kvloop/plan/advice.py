@@ -50,7 +50,8 @@ def evidence(spec: Spec, measured: Measured) -> Evidence:
         gaps=life.gaps,
         ended=_ended(life),
         turn_tokens=life.pinned_tokens / life.pinned_turns if life.pinned_turns else 0.0,
-        turns_per_second=_eligible(window) / measured.window_seconds if measured.window_seconds else 0.0,
+        turns_per_second=window.eligible / measured.window_seconds if measured.window_seconds else 0.0,
+        peak_turns_per_second=measured.busiest_per_second,
         prefill=prefill,
         transfer=transfer_line(life, prefill),
         prefill_cache_hit_percent=100 * measured.prefill.hit_tokens / queried if queried else None,
@@ -84,15 +85,11 @@ def _beyond(legs: Legs, prefill: Line) -> Point:
     return Point(legs.fetched_tokens / legs.count, legs.seconds / legs.count - computing, legs.count)
 
 
-def _eligible(counters: ReuseCounters) -> int:
-    return counters.turns - sum(counters.not_eligible.values())
-
-
 def _ended(life: ReuseCounters) -> int:
     """Turns that were not followed, in proportion to the gaps: with several routers some gaps are seen by none."""
     seen = histogram.count(life.gaps)
     continued = max(seen, life.follow_ups)
-    ended = max(0, _eligible(life) - life.closed_turns - continued)
+    ended = max(0, life.eligible - life.closed_turns - continued)
     return round(ended * seen / continued) if continued else ended
 
 

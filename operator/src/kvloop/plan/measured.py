@@ -82,6 +82,8 @@ class Measured:
     window: ReuseCounters = field(default_factory=ReuseCounters)
     """Of all routers, over the window."""
     window_seconds: float = field(default=0.0, compare=False)
+    busiest_per_second: float = field(default=0.0, compare=False)
+    """Turns that can reuse, in the busiest window that this operator has seen; 0 before the first is over."""
     life: ReuseCounters = field(default_factory=ReuseCounters)
     """Of all routers, since they started."""
     engines: tuple[Engine, ...] = ()

@@ -89,6 +89,11 @@ class ReuseCounters(Answer):
         " had two turns or more: by arm (reused, where turns may reuse, or holdout), then by octave of their turns.",
     )
 
+    @property
+    def eligible(self) -> int:
+        """Turns that can reuse."""
+        return self.turns - sum(self.not_eligible.values())
+
 
 class FirstToken(Answer):
     """Time from a request's arrival to the first byte of its stream."""
