@@ -244,7 +244,7 @@ GUARD: Final = Row(
         Panel(
             "Decode memory held for later turns",
             Unit.SHARE,
-            "By engine. Above maxPinnedPercent the oldest leases are ended.",
+            "By engine. Above maxPinnedPercent leases are ended.",
             (Query(_HELD, "{{engine}}"),),
         ),
     ),

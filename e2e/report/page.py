@@ -108,7 +108,7 @@ def _memory(found: Figures) -> Iterable[str]:
     yield (
         "GLM-5-FP8, whose decode pod holds some 340,000 tokens (an estimate, see `kvloop/advice/published.py`): 12"
         " conversations of 6 turns, system prompts of 16,000 tokens, pauses of 45 s. A handle that nobody comes back"
-        " for holds memory until its TTL; `router.maxPinnedPercent` gives up the oldest.\n"
+        " for holds memory until its TTL; `router.maxPinnedPercent` gives up some for the others.\n"
     )
     rows = [
         (name, _ms(each), f"{each['hitPercent']:.0f} %", f"{each['pinnedPercent']:.0f} %", str(each["turnsLeft"]))

@@ -64,7 +64,7 @@ def test_memory_is_held_until_the_follow_up_or_the_end() -> None:
     assert found["concurrency_left"] == pytest.approx((10_000 - found["pinned_p95"]) / 1300)
 
 
-def test_the_oldest_is_given_up_for_want_of_memory() -> None:
+def test_one_is_given_up_for_want_of_memory() -> None:
     turns = [
         Turn(start=0, end=1, prompt_tokens=3000, held_tokens=3000),
         Turn(start=0, end=2, prompt_tokens=3000, held_tokens=3000),
@@ -76,6 +76,30 @@ def test_the_oldest_is_given_up_for_want_of_memory() -> None:
     assert found["pinned_peak"] == 3100
     assert run(100, turns=turns, decode_pods=2)["reused"] == 2
     assert run(100, turns=turns, max_pinned_percent=70)["reused"] == 2
+
+
+def conversations(gap: float) -> list[Turn]:
+    """Ten at once, of ten turns each, that take turns."""
+    turns: list[Turn] = []
+    for i in range(100):
+        before = i - 10 if i >= 10 else None
+        start = (gap + 1) * i / 10
+        turn = Turn(start=start, end=start + 1, prompt_tokens=1000, held_tokens=1000)
+        turns.append(turn if before is None else replace(turn, before=before, gap=gap, history_tokens=1000))
+    return turns
+
+
+def test_of_conversations_that_take_turns_as_many_are_held_as_fit() -> None:
+    """To give up the oldest would lose each just before its next turn."""
+    assert run(100, turns=conversations(10), max_pinned_percent=50)["reused"] >= 40
+
+
+def test_who_has_waited_longer_than_most_is_given_up_first() -> None:
+    """Five conversations have ended after a turn; the others come again, and find room."""
+    ended = [Turn(start=-50, end=-50, prompt_tokens=1000, held_tokens=1000)] * 5
+    going = [turn if turn.before is None else replace(turn, before=turn.before + 5) for turn in conversations(10)]
+    found = run(1000, turns=[*ended, *going], decode_pods=2, max_pinned_percent=50)
+    assert found["reused"] == 90
 
 
 def test_a_turn_that_is_said_to_be_the_last_is_not_held() -> None:

@@ -74,6 +74,32 @@ def test_the_oldest_are_due_while_they_hold_too_much() -> None:
     assert leases.due() == []
 
 
+def test_those_that_waited_longer_than_most_do_are_due_and_then_the_newest() -> None:
+    leases, shared = make(maxPinnedPercent=50)
+    leases.usual_gap = lambda: 4.5
+    for i in range(6):
+        leases.keep(b"%d" % i, entry(150))
+        shared.now += 1
+    assert leases.due() == [b"0", b"1", b"5"]
+    leases.keep(b"elsewhere", entry(decode="other:1"))
+    assert leases.due() == [b"0", b"1", b"5"], "of that engine only"
+
+
+def test_conversations_that_take_turns_are_not_all_lost() -> None:
+    """To end the oldest would end each just before it is wanted."""
+    leases, shared = make(maxPinnedPercent=50)
+    leases.usual_gap = lambda: 10.0
+    hits = 0
+    for turn in range(100):
+        key = b"%d" % (turn % 10)
+        hits += leases.forget(key) is not None
+        leases.keep(key, entry(100))
+        for due in leases.due():
+            leases.forget(due)
+        shared.now += 1
+    assert hits >= 40, "decode holds half of the conversations"
+
+
 def test_of_an_engine_that_terminates_all_are_due() -> None:
     leases, shared = make()
     leases.keep(b"1", entry())

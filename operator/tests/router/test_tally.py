@@ -177,3 +177,14 @@ def test_another_length_of_the_window_loses_no_count() -> None:
     tally.add(follow_up())
     clock.now += 30
     assert (tally.counters().turns, tally.window().turns, tally.window_seconds()) == (2, 1, 30)
+
+
+def test_the_usual_gap_is_known_after_some() -> None:
+    clock = Clock()
+    tally = Tally(600, clock)
+    for i in range(40):
+        assert (tally.usual_gap() > 0) == (i >= 20)
+        tally.add(Outcome(turn=2, gap_seconds=100.0 if i % 4 == 3 else 5.0))
+    assert tally.usual_gap() == pytest.approx(5, rel=0.2)
+    clock.now += 1300
+    assert tally.usual_gap() == 0, "it is that of the window"

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from kvloop.advice.published import Model
 from kvloop.advice.turns import Turn
@@ -23,7 +24,7 @@ class System:
     prefill_pods: int | None = None
     """Pods that prefill one turn after the other; None: as many as it takes, so that no turn waits."""
     max_pinned_percent: int = 50
-    """Above this share of decode's memory the oldest turns are given up."""
+    """Above this share of decode's memory turns are given up, as the router does it."""
     prefill_cache_hit_percent: float = 0.0
     """Share of each history that prefill finds in its own cache."""
 
@@ -92,11 +93,12 @@ class Replay:
         self._events = sorted(events)
         sizes = [turn.held_tokens for turn in turns if turn.held_tokens]
         self._mean_tokens = sum(sizes) / len(sizes) if sizes else 0.0
+        self._usual_gap = median([turn.gap for turn in turns if turn.gap is not None] or [0.0])
 
     def run(self, settings: Settings) -> Result:
         """Replay them all; takes a few microseconds a turn."""
         system, times = self._system, _Times()
-        memory = _Memory(settings.ttl, system.capacity_tokens * system.max_pinned_percent / 100)
+        memory = _Memory(settings.ttl, system.capacity_tokens * system.max_pinned_percent / 100, self._usual_gap)
         prefill = _Prefill(system, settings)
         for time, kind, i in self._events:
             turn = self._turns[i]
@@ -191,9 +193,10 @@ class _Prefill:
 class _Memory:
     """What decode holds for later turns, over time."""
 
-    def __init__(self, ttl: float, most: float) -> None:
+    def __init__(self, ttl: float, most: float, usual_gap: float) -> None:
         self._ttl = ttl
         self._most = most
+        self._usual_gap = usual_gap
         self._held: dict[int, int] = {}
         self._leases: deque[tuple[float, int]] = deque()
         """Ends and turns, by rising time, since all leases are of one length; those taken stay until their end."""
@@ -214,16 +217,27 @@ class _Memory:
         self._pass(time)
 
     def keep(self, turn: int, tokens: int, time: float) -> None:
-        """Hold a turn, and give up the oldest for it if that is too much."""
+        """Hold a turn, and give up others, or itself, if that is too much."""
         if self._ttl <= 0:
             return
         self._held[turn] = tokens
         self._leases.append((time + self._ttl, turn))
         self._pinned += tokens
         while self._pinned > self._most:
-            _, oldest = self._leases.popleft()
-            self.take(oldest)
+            self._give_up(time)
         self.peak = max(self.peak, self._pinned)
+
+    def _give_up(self, time: float) -> None:
+        """As the router does: the oldest if it has waited longer than half of all gaps do, or else the newest."""
+        while self._leases[0][1] not in self._held:
+            self._leases.popleft()
+        end, oldest = self._leases[0]
+        if end - self._ttl < time - self._usual_gap:
+            self._leases.popleft()
+            self.take(oldest)
+        else:
+            while not self.take(self._leases.pop()[1]):
+                pass
 
     def take(self, turn: int) -> bool:
         """Free a turn; returns whether it was there."""

@@ -77,6 +77,7 @@ class App:
         )
         self.core.leases.on_release = self.tally.released
         self.core.leases.on_ended = self.tally.ended
+        self.core.leases.usual_gap = self.tally.usual_gap
         self.metrics.follow(self.core)
         if config.listen.tls is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -64,6 +64,8 @@ class Leases:
         """Called with the tokens of a lease that is over, and the seconds for which it was held."""
         self.on_ended: Callable[[], None] = lambda: None
         """Called when a lease was ended before its time."""
+        self.usual_gap: Callable[[], float] = lambda: 0.0
+        """Median gap between turns, in seconds; 0 where unknown."""
 
     def pinned(self, decode: str) -> int:
         """Tokens that the decode engine at that address holds for this router's conversations."""
@@ -129,21 +131,30 @@ class Leases:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     def due(self) -> list[bytes]:
-        """Keys whose leases should be ended: too old, too much of decode's memory, or on an engine that terminates."""
+        """Keys whose leases should be ended: too old, too much of decode's memory, or on an engine that terminates.
+
+        Of an engine that holds too much, those go first that have waited longer than half of all gaps do: few are still
+        wanted. Then the newest, since the others are wanted sooner: to end the oldest of conversations that take turns
+        would end each one just before its next turn.
+        """
         config, now = self._core.config, self._core.clock()
         ttl = config.transfer.decoder_kv_blocks_ttl_seconds - MARGIN_SECONDS
-        oldest = now - min(config.lease_seconds or ttl, ttl)
+        late = now - min(config.lease_seconds or ttl, ttl)
         excess = self._excess()
+        stale = max(late, now - self.usual_gap()) if excess else late
         due = []
         for key, lease in self._leases.items():
-            over = excess.get(lease.decode, 0)
-            if over > 0:
+            if lease.since > stale:
+                break
+            if lease.since <= late or excess.get(lease.decode, 0) > 0:
                 due.append(key)
-                excess[lease.decode] = over - lease.tokens
-            elif lease.since <= oldest:
+                excess[lease.decode] = excess.get(lease.decode, 0) - lease.tokens
+        for key, lease in reversed(self._leases.items()):
+            if lease.since <= stale or all(left <= 0 for left in excess.values()):
+                break
+            if excess.get(lease.decode, 0) > 0:
                 due.append(key)
-            elif all(left <= 0 for left in excess.values()):
-                break  # the rest is younger still
+                excess[lease.decode] -= lease.tokens
         return due
 
     def _excess(self) -> dict[str, float]:

@@ -8,6 +8,9 @@ from kvloop.api.contract import ReuseCounters
 from kvloop.api.counters import Sliding, nested
 from kvloop.router.outcome import Arm, Outcome
 
+ENOUGH_GAPS = 20
+"""A median of fewer says little."""
+
 
 class Tally:
     """Counters that only grow, and a window over them."""
@@ -53,6 +56,11 @@ class Tally:
         """A conversation has ended, so many turns and seconds after it began."""
         if turns > 1:
             self._count(1, "tasks", arm, histogram.octave(turns), histogram.bucket(seconds))
+
+    def usual_gap(self) -> float:
+        """Median of the gaps between turns within the window, in seconds; 0 while too few are known."""
+        gaps = {int(path[1]): int(number) for path, number in self._counts.window().items() if path[0] == "gaps"}
+        return histogram.percentile(gaps, 0.5) if histogram.count(gaps) >= ENOUGH_GAPS else 0.0
 
     def _add_follow_up(self, outcome: Outcome) -> None:
         self._count(1, "follow_ups")

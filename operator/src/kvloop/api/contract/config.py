@@ -233,7 +233,8 @@ class RouterConfig(Contract):
         50,
         ge=1,
         le=100,
-        description="End a decode engine's oldest leases while their estimated share of its KV cache is above this.",
+        description="End leases while their estimated share of a decode engine's KV cache is above this: those"
+        " that have waited longer than half of all gaps between turns, and then the newest.",
     )
     when_no_prefill: WhenNoPrefill = Field(
         WhenNoPrefill.DECODE_LOCALLY,

@@ -112,7 +112,8 @@ class RouterSpec(Model):
         50,
         ge=1,
         le=100,
-        description="End the oldest leases when their estimated share of decode's KV cache is above this percentage.",
+        description="End leases when their estimated share of decode's KV cache is above this percentage: those"
+        " that have waited longer than half of all gaps between turns, and then the newest.",
     )
     when_no_prefill: WhenNoPrefill = Field(
         WhenNoPrefill.DECODE_LOCALLY,
