@@ -24,7 +24,7 @@ def validate(body: Node) -> list[str]:
     CEL rules are looked at only in an object whose fields have the right types and bounds.
     """
     given = _without_nulls(body, _schema())
-    errors = [*_identity(given), *_unknown(given, _schema()), *_bounds(given)]
+    errors = [*_identity(given), *_unknown(given, _schema()), *_bounds(given), *_doubles(given, _schema())]
     return errors or list(_broken_rules(_filled(given, _schema()), _schema()))
 
 
@@ -79,11 +79,33 @@ def _without_nulls(value: Any, schema: Node) -> Any:
     return {name: _without_nulls(item, parts.get(name, {})) for name, item in value.items() if item is not None}
 
 
-def _bounds(body: Node) -> Iterator[str]:
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 (of the extra cli: only who validates needs it)
+def _doubles(value: Any, schema: Node, path: str = "") -> Iterator[str]:
+    """Items of a list with keys that have the same keys as an earlier one."""
+    names, seen = schema.get("x-kubernetes-list-map-keys"), []
+    for step, item, part in _children(value, schema):
+        yield from _doubles(item, part, path + step)
+        if names and isinstance(value, list) and isinstance(item, Mapping):
+            keys = {name: item.get(name, part["properties"][name].get("default")) for name in names}
+            if keys in seen:
+                yield f"{path}{step}: Duplicate value: {keys}".lstrip(".")
+            seen.append(keys)
 
-    for error in Draft202012Validator(_schema()).iter_errors(body):
+
+def _bounds(body: Node) -> Iterator[str]:
+    for error in _validator()(_schema()).iter_errors(body):
         yield f"{error.json_path.removeprefix('$')}: {_short(error.message)}".lstrip(".: ")
+
+
+@cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator, ValidationError, validators  # noqa: PLC0415 (of the extra cli)
+
+    def pattern(_: Any, wanted: str, text: Any, __: Any) -> Iterator[ValidationError]:
+        # To Python `$` is also what comes before a last line break; to the API server it is the end.
+        if isinstance(text, str) and not re.search(wanted.replace("$", r"\Z"), text):
+            yield ValidationError(f"{text!r} does not match {wanted!r}")
+
+    return validators.extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call] # jsonschema's
 
 
 def _short(text: str, most: int = 240) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -66,9 +66,22 @@ def _read(file: str) -> str:
         raise SourceError(f"cannot read {file}: it is no UTF-8 text (byte {error.start})") from error
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as kubectl reads it: a mapping has each key once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                problem = f"{key.value} is there twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _load(name: str, text: str) -> list[Any]:
     try:
-        bodies = [body for body in yaml.safe_load_all(text) if body is not None]
+        bodies = [body for body in yaml.load_all(text, _Loader) if body is not None]
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SourceError(f"{name} is no valid YAML: {line}{error.problem}") from error

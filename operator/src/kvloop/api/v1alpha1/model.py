@@ -61,7 +61,12 @@ class ModelSource(Model):
 class ModelSpec(Model):
     """The model that both roles serve."""
 
-    name: str = Field(min_length=1, max_length=253, description="Name under which clients ask for the model.")
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="Name under which clients ask for the model; without control characters.",
+    )
     source: ModelSource = Field(description="Where the weights are.")
     max_length: int | None = Field(
         None, ge=1, le=16777216, description="Longest sequence in tokens; the model's own limit by default."
