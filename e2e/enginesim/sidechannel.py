@@ -105,7 +105,7 @@ class Remote:
                 if "error" in answer:
                     raise TransferError(answer["error"])
                 return await self.reader.readexactly(answer["bytes"])
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, ValueError) as error:  # ValueError: cut off within its answer
                 raise TransferError("NIXL_ERR_REMOTE_DISCONNECT") from error
 
     def close(self) -> None:

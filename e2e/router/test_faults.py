@@ -201,6 +201,18 @@ async def test_no_decode_engine_is_503_with_retry_after(setup: Setup) -> None:
         assert (await answer.json())["error"]["type"] == "ServiceUnavailableError"
 
 
+@pytest.mark.parametrize("fails", [1, 2])
+async def test_where_there_is_no_other_engine_decode_is_asked_to_compute_by_itself(fails: int) -> None:
+    """What failed may be the read of prefill's KV. Once: what fails without it fails for another reason."""
+    async with FakeEngine("prefill") as p, FakeEngine("decode") as d, Router(config([p.url], [d.url])) as router:
+        d.script.extend([fake.status(500)] * fails)
+        status, _ = await router.post({"messages": [user("hi")]})
+        assert status == (200 if fails == 1 else 500)
+        first, second = d.seen
+        assert first.kv is not None
+        assert second.kv is None
+
+
 async def test_a_stream_that_breaks_off_ends_with_an_error_event(setup: Setup) -> None:
     setup.only()
     piece = setup.decode[0].events()[0]

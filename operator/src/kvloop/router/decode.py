@@ -26,7 +26,8 @@ async def run(exchange: Exchange, params: bytes | None) -> AsyncIterator[Connect
         tried.append(engine)
         exchange.outcome.decode = engine.address
         answer, problem = await _open(exchange, engine, params)
-        other = _next(exchange, tried, problem) if answer is None or answer.status >= 500 else None
+        failed = answer is None or answer.status >= 500
+        other = _next(exchange, tried, problem, split=params is not None) if failed else None
         if answer is not None:
             try:
                 if other is None:
@@ -66,8 +67,8 @@ async def _open(exchange: Exchange, engine: Engine, params: bytes | None) -> tup
     return connection, None
 
 
-def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None) -> Engine | None:
-    """Another engine for the leg, of the same revision if there is one."""
+def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None, *, split: bool) -> Engine | None:
+    """Another engine for the leg, of the same revision if there is one; `split`: it was to read prefill's KV."""
     if len(tried) >= MAX_LEGS:
         return None
     last = tried[-1]
@@ -77,6 +78,8 @@ def _next(exchange: Exchange, tried: list[Engine], problem: LegError | None) -> 
     engines = [engine for engine in usable if engine not in tried]
     if not engines and problem is not None and problem.reason != "deadline":
         engines = [engine for engine in usable if engine is not last]  # one that died may be back
+    if not engines and problem is None and split and last.usable:
+        return last  # what failed may be the read
     return policy.choose_decode(engines, holder=None, paired={last.revision})
 
 
