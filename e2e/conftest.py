@@ -16,6 +16,7 @@ import pytest
 from e2e.cluster import Client, Cluster, ExistingCluster, attach
 from e2e.cluster.cluster import Profile
 from e2e.cluster.system import leased
+from e2e.site import Site
 
 _CLUSTERS = ("node_cluster", "control_cluster", "api_cluster")
 
@@ -56,12 +57,12 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Show what the cluster went through beside a test that failed in it."""
+    """Show what cluster and pods went through beside a test that failed in them."""
     report = yield
     if report.when == "call" and report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, Client):
-                report.sections.append((f"cluster {value.name}", value.diagnostics()))
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, Client | Site):
+                report.sections.append((name, value.diagnostics()))
     return report
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.cluster import Client, eventually
+from e2e.cluster import Client, KubectlError, eventually
 from kvloop.api.labels import API_VERSION, KIND, PLURAL
 
 CHILDREN: Final = (
@@ -72,6 +72,17 @@ class Site:
     def kubectl(self, *arguments: str, timeout_s: float = 120) -> str:
         """Run kubectl in the namespace."""
         return self.cluster.kubectl(*arguments, f"--namespace={self.namespace}", timeout_s=timeout_s)
+
+    def diagnostics(self) -> str:
+        """What its pods said last, to print when a test fails."""
+        parts = []
+        for pod in self.items("pods"):
+            name = pod["metadata"]["name"]
+            try:
+                parts.append(f"{name}:\n{self.kubectl('logs', name, '--all-containers', '--tail=25')}")
+            except KubectlError as error:
+                parts.append(f"{name}: {error}")
+        return "\n".join(parts)
 
     def status(self, name: str = "chat") -> Body:
         """Status of a custom resource."""
