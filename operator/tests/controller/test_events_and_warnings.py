@@ -13,6 +13,8 @@ from kvloop.plan.events import Event
 from .doubles import KEY, OWNER, Body, Clock, MemoryKube, owned, pod
 
 SCHEDULED = [{"type": "PodScheduled", "status": "True"}]
+STARTED = {"name": "c", "state": {"running": {}}, "started": True}
+READY_NOW = {"type": "Ready", "status": "True"}
 READY = Event("Normal", "Ready", "All is there.")
 
 
@@ -148,6 +150,10 @@ async def test_what_is_complete_is_not_asked_about_and_forgotten(bench: Bench) -
         ({}, True),
         ({"containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}, False),
         ({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}, False),
+        ({"phase": "Running", "containerStatuses": [STARTED]}, True),
+        ({"phase": "Running", "containerStatuses": [STARTED], "conditions": [*SCHEDULED, READY_NOW]}, False),
+        ({"phase": "Running", "containerStatuses": [STARTED, {"name": "d", "state": {"running": {}}}]}, False),
+        ({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "x"}}}]}, False),
         ({"conditions": []}, False),
     ],
 )

@@ -44,6 +44,13 @@ def test_a_deployment_tells_why_it_makes_no_pods_and_a_stateful_set_by_its_warni
     assert workload.create_failure == "newest"
 
 
+def test_what_the_readiness_probe_came_to_is_in_warnings() -> None:
+    warnings = [Warned("Unhealthy", "Liveness probe failed: 500"), Warned("Unhealthy", "Readiness probe failed: a: b")]
+    record = observe.pod(pod("p"))
+    assert observe.with_probe_failure(record, warnings[:1]).probe_failure == ""
+    assert observe.with_probe_failure(record, warnings).probe_failure == "a: b"
+
+
 def test_every_field_of_a_record_is_copied() -> None:
     """A field that the planner is given and the controller forgets would be a default for ever."""
     body = pod("chat-prefill-1", conditions=[], phase="Failed", reason="Evicted", message="disk", podIP="1")
@@ -66,7 +73,7 @@ def test_every_field_of_a_record_is_copied() -> None:
     body["metadata"]["annotations"] = {TEMPLATE_HASH: "t"}
     body["spec"] = {"nodeName": "n", "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": "c"}]}
     record = observe.pod(body)
-    assert _unset(record) == ["unschedulable"], "which a scheduled pod does not have"
+    assert _unset(record) == ["unschedulable", "probe_failure"], "which a scheduled pod does not have, or Events tell"
     assert _unset(record.containers[0]) == []
     workload = owned("Deployment", "d", {"replicas": 1, "updateStrategy": {"rollingUpdate": {"partition": 1}}})
     workload["metadata"] |= {"uid": "u", "generation": 1, "annotations": {APPLIED_HASH: "h"}}

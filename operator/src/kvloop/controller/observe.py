@@ -76,6 +76,13 @@ def with_create_failure(record: Child, warnings: Iterable[Warned]) -> Child:
     return replace(record, workload=replace(record.workload, create_failure=failure))
 
 
+def with_probe_failure(record: Pod, warnings: Iterable[Warned]) -> Pod:
+    """The record of a pod with what its readiness probe came to: its status tells only that it is not ready."""
+    failures = (each.message.partition(": ") for each in warnings if each.reason == "Unhealthy")
+    failure = next((how for probe, _, how in failures if probe.startswith("Readiness ")), "")
+    return replace(record, probe_failure=failure) if failure and not record.ready else record
+
+
 def pod(body: Body) -> Pod:
     """Record of a pod."""
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}

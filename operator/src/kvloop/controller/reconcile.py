@@ -102,8 +102,10 @@ class Reconciler:
     def _observe(
         self, key: Key, failures: tuple[ApplyFailure, ...] = (), capacity: tuple[NodeKind, ...] | None = None
     ) -> Observed:
-        pods = tuple(entry.pod for entry in self.cache.pods(key))
         warnings = self.warnings.about(key)
+        pods = tuple(
+            observe.with_probe_failure(entry.pod, warnings.get(entry.uid, ())) for entry in self.cache.pods(key)
+        )
         waiting = (container.message for pod in pods for container in pod.containers if container.message)
         mounts = (warning.message for pod in pods for warning in warnings.get(pod.uid, ()))
         return Observed(

@@ -82,12 +82,12 @@ def _mute(entries: Iterable[PodEntry]) -> list[str]:
 
 
 def _says_nothing(pod: Pod) -> bool:
-    return (
-        pod.phase == "Pending"
-        and pod.scheduled
-        and not pod.deleting
-        and all(each.waiting in _MUTE and not each.running for each in pod.containers)
-    )
+    if pod.deleting or not pod.scheduled:
+        return False
+    if pod.phase == "Pending":
+        return all(each.waiting in _MUTE and not each.running for each in pod.containers)
+    running = [each for each in pod.containers if each.running]
+    return pod.is_engine and not pod.ready and bool(running) and all(each.started for each in running)
 
 
 def _when(event: Mapping[str, Any]) -> str:

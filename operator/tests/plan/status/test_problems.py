@@ -320,6 +320,17 @@ def test_an_engine_on_its_way_to_be_ready(healthy: Build) -> None:
     assert told(world) == (Reason.MODEL_LOADING, False, "Loading the model: chat-prefill-0.")
 
 
+def test_an_engine_that_never_gets_ready(healthy: Build) -> None:
+    world = healthy()
+    world.container(D0, running=True, started=True, started_at=world.now - 600)
+    world.change(D0, ready_changed_at=world.now - 600, probe_failure="statuscode: 404")
+    assert told(world) == (
+        Reason.ENGINE_NOT_READY,
+        False,
+        f"Fails the readiness probe: {D0} (statuscode: 404). See kubectl describe pod {D0} and its log.",
+    )
+
+
 def test_an_engine_that_was_ready_and_is_not(healthy: Build) -> None:
     world = healthy()
     world.container(D0, running=True, started=True, started_at=world.now - 600)

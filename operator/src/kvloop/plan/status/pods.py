@@ -92,17 +92,21 @@ def loading(view: View) -> Problem | None:
     if not engines:
         return None
     unstarted = [pod for pod in engines if not _started(pod)]
+    if not unstarted and any(pod.probe_failure for pod in engines):
+        return not_ready(view)
     if not unstarted:
         return Problem(Reason.MODEL_LOADING, f"Loaded, about to be ready: {names(engines)}.")
     return Problem(Reason.MODEL_LOADING, f"Loading the model: {names(unstarted)}.")
 
 
 def not_ready(view: View) -> Problem | None:
-    """Engines that were ready, and do not pass their readiness probe any more."""
-    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod)]
+    """Engines that have started, and do not pass their readiness probe, or not any more."""
+    engines = [pod for pod in view.waiting_for if pod.is_engine and _runs(pod) and _started(pod)]
     if not engines:
         return None
-    message = f"Fails the readiness probe, after it was ready: {names(engines)}."
+    failure = next((f" ({brief(pod.probe_failure)})" for pod in engines if pod.probe_failure), "")
+    when = ", after it was ready" if all(map(_was_ready, engines)) else ""
+    message = f"Fails the readiness probe{when}: {names(engines)}{failure}."
     return Problem(Reason.ENGINE_NOT_READY, f"{message} See kubectl describe pod {engines[0].name} and its log.")
 
 
