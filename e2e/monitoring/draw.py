@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from PIL import Image
 
 from e2e.cluster import Cluster
 from e2e.cluster.progress import step
@@ -57,6 +59,7 @@ def pictures(folder: Path = IMAGES) -> list[Path]:
         for name, (first, last) in _PARTS.items():
             panels = [panel for row in rows[first:last] for panel in row]
             _figure(panels, recording).savefig(folder / name)
+            Image.open(folder / name).quantize(128).save(folder / name, optimize=True)
     return [folder / name for name in _PARTS]
 
 
@@ -159,20 +162,20 @@ def _named(legend: str, labels: dict[str, str]) -> str:
 
 
 def _lines(axes: Axes, panel: Panel, recording: Recording) -> None:
+    times = range(round(_end(recording) - recording.begin) + 1)
     series = [
-        (name, {float(t) - recording.begin: float(v) for t, v in points})
+        (name, {round(t - recording.begin): float(value) for t, value in points})
         for name, points in _ask(panel, recording, instant=False)
     ]
     stacked = panel["fieldConfig"]["defaults"]["custom"].get("stacking", {}).get("mode") == "normal"
     if stacked and series:
-        times = sorted({t for _, points in series for t in points})
         heights = [[points.get(t, 0) for t in times] for _, points in series]
         axes.stackplot(times, heights, labels=[name for name, _ in series])
     else:
         for name, points in series:
-            axes.plot(list(points), list(points.values()), label=name, linewidth=1.1)
+            axes.plot(times, [points.get(t, nan) for t in times], label=name, linewidth=1.1)
     _shade(axes, recording)
-    axes.set(xlim=(0, _end(recording) - recording.begin), ylim=(0, None))
+    axes.set(xlim=(0, times[-1]), ylim=(0, None))
     unit = panel["fieldConfig"]["defaults"]["unit"]
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _text(value, unit)))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=unit == Unit.COUNT))
