@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 
+from kvloop.api.contract import Miss
 from kvloop.router.exchange import Exchange
 from kvloop.router.leases import MARGIN_SECONDS
 from kvloop.router.store import Entry
@@ -35,13 +36,13 @@ def _problem(exchange: Exchange, handle: dict[str, Any] | None) -> str:
     """Why the next turn will not be able to reuse this one, if so."""
     request = exchange.request
     problems = {
-        "holdout": exchange.outcome.holdout,
-        "disabled": not exchange.config.transfer.bidirectional,
-        "no_handle": handle is None,
-        "guard_inactive": handle is not None and not isinstance(handle.get("guard"), dict),
-        "bad_handle": handle is not None and not _is_whole(handle),
-        "ended": request.ends,
-        "not_eligible": request.unfit is not None,
+        Miss.HOLDOUT: exchange.outcome.holdout,
+        Miss.DISABLED: not exchange.config.transfer.bidirectional,
+        Miss.NO_HANDLE: handle is None,
+        Miss.GUARD_INACTIVE: handle is not None and not isinstance(handle.get("guard"), dict),
+        Miss.BAD_HANDLE: handle is not None and not _is_whole(handle),
+        Miss.ENDED: request.ends,
+        Miss.NOT_ELIGIBLE: request.unfit is not None,
     }
     return next((name for name, is_so in problems.items() if is_so), "")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from kvloop.api.contract import Miss
 from kvloop.api.labels import Role
 from kvloop.router import policy
 from kvloop.router.strip import KV
@@ -35,7 +36,6 @@ MARGIN_SECONDS = 10
 MAX_LEGS = 4
 """Leases that are ended at the same time."""
 LEG_SECONDS = 10.0
-ENDED = "lease_ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Leases:
 
     async def _take_and_end(self, key: bytes) -> None:
         if await self.end_conversation(key):
-            await self.mark(key, ENDED)
+            await self.mark(key, Miss.LEASE_ENDED)
 
     async def _end(self, entry: Entry) -> None:
         """A leg of one token with nothing to read: prefill tells decode that it is done with the blocks."""

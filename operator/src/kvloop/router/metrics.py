@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kvloop import __version__
+from kvloop.api.contract import Miss
 from kvloop.api.labels import Role
 from kvloop.router.core import Core
 from kvloop.router.outcome import Arm, Outcome
@@ -86,7 +87,7 @@ class Metrics:
         for child, count in zip(self._tokens, counts, strict=True):
             child.inc(count)
         if not outcome.reused_tokens:
-            self._misses.labels(outcome.miss or "unknown").inc()
+            self._misses.labels(outcome.miss or Miss.UNKNOWN).inc()
 
     def finished(self, arm: Arm, turns: int, seconds: float) -> None:
         """A conversation has ended, so many turns and seconds after it began."""

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from kvloop.api.contract import WhenNoPrefill
+from kvloop.api.contract import Miss, WhenNoPrefill
 from kvloop.api.labels import Role
 from kvloop.router import legs, policy, strip
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
@@ -60,7 +60,7 @@ async def run(exchange: Exchange, entry: Entry | None) -> bytes | None:
 
 async def _try_engines(exchange: Exchange, entry: Entry | None) -> Result:
     if entry is not None and entry.revision != exchange.decode.revision:
-        entry, exchange.outcome.miss = None, "revision"
+        entry, exchange.outcome.miss = None, Miss.REVISION
     prefer = entry.prefill if entry is not None else ""
     tried: list[Engine] = []
     result = Result(problem=NO_PREFILL)
@@ -91,7 +91,7 @@ def _choose(
         trusted = [e for e in guarded if pool.pair_allows(e, entry.decode)]
         if trusted:
             return policy.choose_prefill(trusted, prefer=prefer), entry
-        exchange.outcome.miss = "circuit_open" if guarded else "guard_inactive"
+        exchange.outcome.miss = Miss.CIRCUIT_OPEN if guarded else Miss.GUARD_INACTIVE
     return policy.choose_prefill(usable, prefer=prefer), None
 
 
@@ -113,7 +113,7 @@ async def _leg(exchange: Exchange, engine: Engine, offered: Entry | None) -> Res
         pool.pair_succeeded(engine, offered.decode)
     elif result.retry:
         pool.pair_failed(engine, offered.decode)
-        outcome.failed_transfer, outcome.miss = True, "transfer_failed"
+        outcome.failed_transfer, outcome.miss = True, Miss.TRANSFER_FAILED
     return result
 
 
@@ -195,5 +195,5 @@ def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
     if verified and verified >= exchange.config.transfer.kv_recompute_threshold_tokens:
         outcome.reused_tokens = min(verified, result.prompt_tokens)
     else:
-        outcome.miss = "below_threshold" if verified else str(report.get("reason") or "not_verified")
+        outcome.miss = Miss.BELOW_THRESHOLD if verified else str(report.get("reason") or Miss.NOT_VERIFIED)
     return result

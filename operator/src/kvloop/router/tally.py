@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from kvloop.api import histogram
-from kvloop.api.contract import ReuseCounters
+from kvloop.api.contract import Miss, ReuseCounters
 from kvloop.api.counters import Sliding, nested
 from kvloop.router.outcome import Arm, Outcome
 
@@ -67,11 +67,11 @@ class Tally:
         for name in ("prompt_tokens", "offered_tokens", "verified_tokens", "reused_tokens"):
             self._count(getattr(outcome, name), name)
         self._count(outcome.prompt_tokens - outcome.reused_tokens, "recomputed_tokens")
-        self._count(outcome.miss == "expired", "expired_handles")
+        self._count(outcome.miss == Miss.EXPIRED, "expired_handles")
         if outcome.reused_tokens:
             self._count(1, "reused_turns")
         else:
-            self._count(1, "misses", outcome.miss or "unknown")
+            self._count(1, "misses", outcome.miss or Miss.UNKNOWN)
         if outcome.stream and outcome.first_byte_seconds is not None:
             length = histogram.octave(outcome.prompt_tokens)
             self._count(1, "first_token", outcome.arm, length, histogram.bucket(outcome.first_byte_seconds))

@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 
+from kvloop.api.contract import Miss
 from kvloop.api.labels import Role
 from kvloop.router import decode, keys, policy, prefill, relay, request
 from kvloop.router.core import Core, Incoming
@@ -68,9 +69,9 @@ async def _take(exchange: Exchange) -> Entry | None:
     outcome.follow_up = found.seen
     outcome.miss = found.reason
     if outcome.holdout:
-        outcome.miss = "holdout"
+        outcome.miss = Miss.HOLDOUT
     elif not config.transfer.bidirectional:
-        outcome.miss = "disabled"
+        outcome.miss = Miss.DISABLED
     elif found.entry is not None:
         outcome.miss = _stale(exchange, found.entry)
     if outcome.miss not in _LOST:
@@ -100,7 +101,7 @@ def _part(exchange: Exchange) -> None:
         conversations.restore(exchange.key, talk)
 
 
-_LOST = ("engine_gone", "engine_restarted", "engine_unreachable")
+_LOST = (Miss.ENGINE_GONE, Miss.ENGINE_RESTARTED, Miss.ENGINE_UNREACHABLE)
 """Here the lease has ended already, or nobody can be told to end it."""
 
 
@@ -113,11 +114,11 @@ def _stale(exchange: Exchange, entry: Entry) -> str:
     """Why the holder no longer has the KV, if so."""
     holder = exchange.core.pool.get(Role.DECODE, entry.decode)
     if holder is None:
-        return "engine_gone"
+        return Miss.ENGINE_GONE
     if holder.endpoint.terminating:
-        return "engine_draining"
+        return Miss.ENGINE_DRAINING
     if holder.info.boot_id != entry.boot_id:
-        return "engine_restarted" if holder.info.probed else "engine_unreachable"
+        return Miss.ENGINE_RESTARTED if holder.info.probed else Miss.ENGINE_UNREACHABLE
     return ""
 
 

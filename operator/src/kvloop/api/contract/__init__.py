@@ -20,6 +20,7 @@ from kvloop.api.contract.config import (
     WhenNoPrefill,
     parse,
 )
+from kvloop.api.contract.misses import Miss
 from kvloop.api.contract.summary import (
     EngineSummary,
     FirstToken,
@@ -45,6 +46,7 @@ __all__ = [
     "Limits",
     "Listener",
     "MemoryStore",
+    "Miss",
     "ReuseCounters",
     "ReuseSummary",
     "RouterConfig",

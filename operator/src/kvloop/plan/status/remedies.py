@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from kvloop.api.contract import Miss
 from kvloop.api.flags import EXPIRY_SINCE
 
 _FABRIC: Final = (
@@ -14,32 +15,33 @@ _VERSION: Final = f"the image must hold vLLM {EXPIRY_SINCE[0]}.{EXPIRY_SINCE[1]}
 _LEAVE: Final = "Decode engines restart or leave between turns: see their pods' restarts and logs."
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "no_handle": "Decode gives no handle: its vLLM runs without bidirectional_kv_xfer. See the arguments and the"
+        Miss.NO_HANDLE: "Decode gives no handle: its vLLM runs without bidirectional_kv_xfer. See the arguments and the"
         f" log of decode's pods; {_VERSION}",
-        "guard_inactive": "The guard does not run where it is needed: see the engines' logs.",
-        "no_expiry": f"Handles do not tell when their lease ends, so they are not used: {_VERSION}",
-        "store_unavailable": "The routers' store does not answer: see that Valkey runs and that router.store.valkey has"
-        " its URL and password.",
-        "transfer_failed": _FABRIC,
-        "circuit_open": _FABRIC,
-        "engine_gone": _LEAVE,
-        "engine_draining": _LEAVE,
-        "engine_restarted": _LEAVE,
-        "engine_unreachable": _LEAVE,
-        "expired": "Raise transfer.decoderKVBlocksTTLSeconds above the pauses between turns.",
-        "lease_ended": "Raise router.leaseSeconds, or router.maxPinnedPercent.",
-        "evicted": "Raise router.store.memory.maxConversations.",
-        "below_threshold": "Too little is left to read: lower transfer.kvRecomputeThresholdTokens if status.advice says"
-        " so.",
+        Miss.GUARD_INACTIVE: "The guard does not run where it is needed: see the engines' logs.",
+        Miss.STORE_UNAVAILABLE: "The routers' store does not answer: see that Valkey runs and that router.store.valkey"
+        " has its URL and password.",
+        Miss.TRANSFER_FAILED: _FABRIC,
+        Miss.CIRCUIT_OPEN: _FABRIC,
+        Miss.ENGINE_GONE: _LEAVE,
+        Miss.ENGINE_DRAINING: _LEAVE,
+        Miss.ENGINE_RESTARTED: _LEAVE,
+        Miss.ENGINE_UNREACHABLE: _LEAVE,
+        Miss.EXPIRED: "Raise transfer.decoderKVBlocksTTLSeconds above the pauses between turns.",
+        Miss.LEASE_ENDED: "Raise router.leaseSeconds, or router.maxPinnedPercent.",
+        Miss.EVICTED: "Raise router.store.memory.maxConversations.",
+        Miss.BELOW_THRESHOLD: "Too little is left to read: lower transfer.kvRecomputeThresholdTokens if status.advice"
+        " says so.",
+        Miss.USED: "Turns are sent twice, or conversations branch: each handle serves one turn.",
+        Miss.REVISION: "Handles are of another revision: a rollout is under way.",
+        Miss.HOLDOUT: "Lower router.holdoutPercent.",
+        Miss.ENDED: "Clients say that conversations end, and go on.",
+        # Of the guard.
         "mismatch": "Histories differ from what decode holds: clients edit them, or the chat template drops parts of"
         " earlier replies.",
-        "used": "Turns are sent twice, or conversations branch: each handle serves one turn.",
-        "revision": "Handles are of another revision: a rollout is under way.",
-        "holdout": "Lower router.holdoutPercent.",
-        "ended": "Clients say that conversations end, and go on.",
+        "no_expiry": f"Handles do not tell when their lease ends, so they are not used: {_VERSION}",
     }
 )
-_OTHERWISE: Final = "status.reuse.misses counts the reasons, which the router's documentation explains."
+_OTHERWISE: Final = "status.reuse.misses counts the reasons, which the page on troubleshooting explains."
 
 
 def remedy(misses: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kvloop.api.contract import Miss
 from kvloop.api.instances import INSTANCE_TYPES
 from kvloop.api.labels import Reason, Role
 from kvloop.api.v1alpha1 import Spec
@@ -128,7 +129,7 @@ def _no_traffic(case: Case) -> Verdict | None:
 def _expiring(case: Case) -> Verdict | None:
     """Too late by the router's clock, which is ahead of decode's, or by decode's own."""
     beside, transfer = case.seen.beside, case.spec.transfer
-    late = beside.expired_handles + beside.misses.get("lease_ended", 0) + case.seen.decode.late_reads
+    late = beside.expired_handles + beside.misses.get(Miss.LEASE_ENDED, 0) + case.seen.decode.late_reads
     if not _exceeds(late, beside.follow_ups):
         return None
     lease = case.spec.router.lease_seconds

@@ -37,12 +37,6 @@ class Found:
         return self.entry is not None or bool(self.reason)
 
 
-USED = "used"
-EXPIRED = "expired"
-EVICTED = "evicted"
-UNAVAILABLE = "store_unavailable"
-
-
 class Store(Protocol):
     """Handles by key. Never raises: what fails is a miss."""
 

@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from kvloop.router.store import EVICTED, EXPIRED, USED, Entry, Found
+from kvloop.api.contract import Miss
+from kvloop.router.store import Entry, Found
 
 
 class MemoryStore:
@@ -29,9 +30,9 @@ class MemoryStore:
             if (held := self._entries.pop(key, None)) is not None:
                 entry, deadline = held
                 if self._clock() < deadline:
-                    self._trace(key, USED)
+                    self._trace(key, Miss.USED)
                     return Found(entry, key=key)
-                self._trace(key, EXPIRED)
+                self._trace(key, Miss.EXPIRED)
         for key in keys:
             if (reason := self._traces.get(key)) is not None:
                 return Found(reason=reason, key=key)
@@ -50,7 +51,7 @@ class MemoryStore:
         dropped = [(key, older)] if older is not None else []
         while len(self._entries) > self._most:
             evicted = self._entries.popitem(last=False)
-            self._trace(evicted[0], EVICTED)
+            self._trace(evicted[0], Miss.EVICTED)
             dropped.append(evicted)
         return [(old, held) for old, (held, deadline) in dropped if now < deadline]
 
@@ -70,7 +71,7 @@ class MemoryStore:
             if now < self._entries[key][1]:
                 return
             del self._entries[key]
-            self._trace(key, EXPIRED)
+            self._trace(key, Miss.EXPIRED)
 
     def _trace(self, key: bytes, reason: str) -> None:
         self._traces[key] = reason

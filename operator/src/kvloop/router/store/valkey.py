@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from kvloop.router.store import EXPIRED, UNAVAILABLE, USED, Entry, Found
+from kvloop.api.contract import Miss
+from kvloop.router.store import Entry, Found
 from kvloop.router.store.resp import Client, StoreDownError
 
 TRACE_SECONDS = 3600
@@ -43,7 +44,7 @@ class ValkeyStore:
             commands.append([b"MGET", *(_ENTRY + key for key in others)])
         replies = await self._call("take", *commands)
         if replies is None:
-            return Found(reason=UNAVAILABLE)
+            return Found(reason=Miss.STORE_UNAVAILABLE)
         raw, traces, *more = replies
         if raw is None and others:
             index = next((i for i, value in enumerate(more[0]) if value is not None), None)
@@ -66,7 +67,7 @@ class ValkeyStore:
         replies = await self._call(
             "put",
             [b"SET", _ENTRY + key, _encode(entry, self._client.run), b"PX", life, b"GET"],
-            [b"SET", _TRACE + key, EXPIRED.encode(), b"PX", trace],
+            [b"SET", _TRACE + key, Miss.EXPIRED.encode(), b"PX", trace],
         )
         # Where the call failed, the entry may be there all the same: its lease must run on.
         older = _decode(replies[0], self._client.run) if replies is not None else None
@@ -83,14 +84,14 @@ class ValkeyStore:
     async def _take_one(self, key: bytes) -> Found:
         replies = await self._call("take", [b"GETDEL", _ENTRY + key])
         if replies is None:
-            return Found(reason=UNAVAILABLE)
+            return Found(reason=Miss.STORE_UNAVAILABLE)
         return self._taken(key, replies[0])
 
     def _taken(self, key: bytes, raw: object) -> Found:
         entry = _decode(raw, self._client.run)
         if entry is None:  # taken by another router between two calls; or of another run, or another version's
-            return Found(reason=USED, key=key)
-        self._client.tell([b"SET", _TRACE + key, USED.encode(), b"PX", b"%d" % (TRACE_SECONDS * 1000)])
+            return Found(reason=Miss.USED, key=key)
+        self._client.tell([b"SET", _TRACE + key, Miss.USED.encode(), b"PX", b"%d" % (TRACE_SECONDS * 1000)])
         return Found(entry, key=key)
 
     async def _call(self, name: str, *commands: Sequence[bytes]) -> list[Any] | None:
@@ -130,4 +131,4 @@ def _decode(raw: object, run: str) -> Entry | None:
 
 def _reason(trace: bytes) -> str:
     """A word that another version of the router may have written; it becomes a metric's label."""
-    return trace.decode() if _WORD.fullmatch(trace) else EXPIRED
+    return trace.decode() if _WORD.fullmatch(trace) else Miss.EXPIRED
