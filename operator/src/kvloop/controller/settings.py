@@ -34,7 +34,9 @@ class Settings:
     metrics_port: int = _setting(8080, "port of /metrics for Prometheus; 0 lets the system choose one", least=0)
     liveness_port: int = _setting(8081, "port of /healthz for the kubelet", least=0)
     log_format: str = _setting("json", "json, with the object of every line, or text", choices=("json", "text"))
-    log_level: str = _setting("info", "least severe lines that are written", choices=("debug", "info", "warning"))
+    log_level: str = _setting(
+        "info", "debug, info or warning: the least severe lines that are written", choices=("debug", "info", "warning")
+    )
     workers: int = _setting(
         8, "resources that are worked on at a time; more only wait for the one core that Python uses", least=1
     )
@@ -141,14 +143,36 @@ def parse(arguments: Sequence[str] | None = None, environment: Mapping[str, str]
     return Settings(**values | repeated)
 
 
+@dataclass(frozen=True)
+class Described:
+    """A setting in words."""
+
+    flag: str
+    variable: str
+    """Of the environment."""
+    default: str
+    text: str
+
+
+def described() -> list[Described]:
+    """All settings, in the order of the table."""
+    return [_described(setting) for setting in fields(Settings)]
+
+
+def _described(setting: Any) -> Described:
+    default = str(setting.default or "none")
+    return Described(_flag(setting), _variable(setting), default, setting.metadata["help"])
+
+
 def _add(parser: argparse.ArgumentParser, setting: Any) -> None:
     options: dict[str, Any] = {"type": setting.type, "choices": setting.metadata.get("choices")}
     if _repeats(setting):
         options = {"action": "append"}
+    words = _described(setting)
     parser.add_argument(
-        _flag(setting),
+        words.flag,
         default=list(setting.default) if _repeats(setting) else setting.default,
-        help=f"{setting.metadata['help']} (default: {setting.default or 'none'}) [{_variable(setting)}]",
+        help=f"{words.text} (default: {words.default}) [{words.variable}]",
         **options,
     )
 
