@@ -134,7 +134,10 @@ class ReuseStatus(Model):
 class Recommendation(Model):
     """A value for a setting, and why."""
 
-    value: int | None = Field(None, description="Absent where it cannot be told, or nothing is to be changed.")
+    value: int | None = Field(
+        None,
+        description="What to set, or what is in force if that is as good; absent where it cannot be told or none pays.",
+    )
     reason: Told = Field("", description="In words.")
     confident: bool = Field(False, description="Whether there are enough measurements to act upon.")
 
