@@ -90,7 +90,7 @@ REUSE: Final = Row(
         Panel(
             "Misses by reason",
             Unit.A_SECOND,
-            "Follow-ups without reuse. The router's page explains each reason.",
+            "Follow-ups without reuse. Troubleshooting explains each reason.",
             (rate("kvloop_router_misses_total", "reason", fault=True),),
             stacked=True,
         ),
