@@ -99,6 +99,8 @@ class Remote:
 
     async def read(self, blocks: list[int]) -> bytes:
         async with self.lock:
+            if self.writer.is_closing():  # another read found the other engine gone
+                raise TransferError("NIXL_ERR_REMOTE_DISCONNECT")
             try:
                 self.writer.write(orjson.dumps({"op": "read", "blocks": blocks}) + b"\n")
                 answer = orjson.loads(await self.reader.readline() or b'{"error": "NIXL_ERR_REMOTE_DISCONNECT"}')

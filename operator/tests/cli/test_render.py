@@ -227,6 +227,21 @@ def test_a_namespace_that_cannot_be_is_refused() -> None:
     assert "--namespace A b: must be lower case letters" in result.stderr
 
 
+def test_y_and_n_are_no_text_to_kubectl() -> None:
+    text = SMALL.read_text()
+    assert run("-f", "-", stdin=text.replace("image: ", "image: y #")).exit_code == 1
+    body = yaml.safe_load(text)
+    body["spec"]["engine"]["env"] = [{"name": "A", "value": "y"}, {"name": "B", "value": "N"}]
+    printed = run("-f", "-", stdin=json.dumps(body)).stdout
+    assert "value: 'y'" in printed
+    assert "value: 'N'" in printed
+
+
+def test_a_status_is_passed_over_as_the_api_server_does() -> None:
+    body = yaml.safe_load(SMALL.read_text()) | {"status": "x"}
+    assert run("-f", "-", stdin=json.dumps(body)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from kvloop.cli.kubeyaml import Dumper
+
 _WIDTH = 116
 
 
@@ -22,23 +24,9 @@ class OutputError(Exception):
     """Files that cannot be written as asked."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Text of several lines as a block, and each object in full wherever it stands."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the signature is PyYAML's)
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def to_yaml(child: dict[str, Any]) -> str:
     """One YAML document."""
-    return yaml.dump(child, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return yaml.dump(child, Dumper=Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
 def to_text(children: Sequence[dict[str, Any]], output: Format) -> str:

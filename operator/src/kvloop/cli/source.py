@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ import yaml
 from kvloop.api.labels import API_VERSION, KIND
 from kvloop.api.validate import validate
 from kvloop.cli.exits import errors
+from kvloop.cli.kubeyaml import Loader
 
 STDIN = "-"
 NAMESPACE_RULE: Final = "must be lower case letters, digits and dashes, at most 63 of them"
@@ -66,22 +67,9 @@ def _read(file: str) -> str:
         raise SourceError(f"cannot read {file}: it is no UTF-8 text (byte {error.start})") from error
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as kubectl reads it: a mapping has each key once."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                problem = f"{key.value} is there twice"
-                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def _load(name: str, text: str) -> list[Any]:
     try:
-        bodies = [body for body in yaml.load_all(text, _Loader) if body is not None]
+        bodies = [body for body in yaml.load_all(text, Loader) if body is not None]
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SourceError(f"{name} is no valid YAML: {line}{error.problem}") from error
@@ -138,7 +126,7 @@ def resources(files: list[str]) -> list[Document]:
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """Why the API server would refuse a resource: of its metadata, and of all that the CRD says."""
+    """Why the API server would refuse a resource: of its metadata, and of all that the CRD says. It drops a status."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         return ["metadata: must be an object with a name"]
@@ -151,7 +139,7 @@ def problems(body: dict[str, Any]) -> list[str]:
     ]
     if not wrong and not namespace_fits(named["namespace"] or "default"):
         wrong.append(f"metadata.namespace: {NAMESPACE_RULE}")
-    return wrong or validate(body)
+    return wrong or validate({name: value for name, value in body.items() if name != "status"})
 
 
 def _texts(value: Any) -> bool:
