@@ -1,5 +1,7 @@
 """An engine's metrics, as a simulated vLLM gives them."""
 
+import time
+
 import pytest
 
 from e2e.enginesim.config import Config, Knobs, Transfer
@@ -56,3 +58,24 @@ def test_an_engine_without_the_plugin() -> None:
     found = exposition.parse("vllm:num_requests_running 0\nvllm:nixl_bytes_transferred_sum NaN\n")
     assert (found.guard, found.boot, found.capacity_tokens, found.counters) == ("absent", "", 0, {})
     assert exposition.parse('kvloop_engine_info{active="0"} 1').guard == "inactive"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm:kv_cache_usage_perc{" + "a" * 1_000_000 + "} 1",
+        'kvloop_engine_info{active="' + "\\\\" * 400_000,
+        "vllm:kv_cache_usage_perc 1e308\n" * 2,
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="' + "9" * 5000 + '"} 1',
+        "\n".join(f'kvloop_guard_handles_total{{reason="{i}"}} 1e300' for i in range(20_000)),
+    ],
+    ids=["a long label", "an open quote", "a huge gauge", "a huge cache", "many series"],
+)
+def test_a_hostile_engine_costs_little(text: str) -> None:
+    """Whoever may create a resource chooses what its pods answer: one must not hold up or end the others' operator."""
+    start = time.process_time()
+    found = exposition.parse(text)
+    assert time.process_time() - start < 2
+    assert len(found.counters) <= exposition.MOST_SERIES
+    assert all(number <= exposition.MOST for number in (*found.gauges.values(), *found.counters.values()))
+    assert found.capacity_tokens <= exposition.MOST**2

@@ -252,6 +252,49 @@ async def test_nonsense_counts_as_no_answer() -> None:
     assert found.prefill.fetched_tokens == 0
 
 
+@pytest.mark.parametrize(
+    "counters",
+    [
+        '{"turns": 1' + "0" * 400 + "}",
+        '{"time": {"gapSeconds": Infinity}}',
+        '{"misses": {' + ", ".join(f'"{i}": 1' for i in range(1000)) + "}}",
+        '{"misses": {"' + "x" * 1000 + '": 1}}',
+        '{"firstToken": {' + ", ".join(f'"{i}": {{}}' for i in range(1000)) + "}}",
+    ],
+)
+async def test_numbers_that_nobody_can_have_counted_are_no_answer(counters: str) -> None:
+    bench = Bench()
+    answer = f'{{"resourceUid": "{OWNER}", "since": 1, "windowSeconds": 1, "firstToken": {{}}'
+    assert await bench.round(r1=f'{answer}, "counters": {counters}, "window": {{}}}}') is None
+    assert await bench.round(r1=f'{answer}, "counters": {{}}, "window": {{}}}}') is not None
+
+
+async def test_sums_that_nobody_can_have_counted_are_no_numbers() -> None:
+    """Each answer alone could be true."""
+    bench = Bench()
+    for i in range(3):
+        misses = {f"{i}-{j}": 1 for j in range(60)}
+        measured = await bench.round(r1=summary(counters=ReuseCounters(misses=misses), since=i))
+    assert measured is None
+    assert bench.changed == [KEY, KEY]
+    bench = Bench()
+    for i in range(100):
+        text = "\n".join(f'kvloop_guard_handles_total{{reason="{i}-{j}"}} 1' for j in range(200))
+        await bench.round(r1=summary(i), p=text)
+    assert bench.results.count(("engine", True)) < 60, "no more is taken from it"
+    many = {i: dict.fromkeys(range(160), 1) for i in range(100)}
+    assert await Bench().round(r1=summary(counters=ReuseCounters(first_token={"reused": many}))) is None
+
+
+async def test_a_cache_is_used_by_no_more_than_all() -> None:
+    found = await Bench().round(r1=summary(1), d="vllm:kv_cache_usage_perc 1e308\n")
+    assert found
+    assert [engine.used_percent for engine in found.engines] == [0]
+    found = await Bench().round(r1=summary(1), d="vllm:kv_cache_usage_perc 1e9\n")
+    assert found
+    assert [engine.used_percent for engine in found.engines] == [100]
+
+
 async def test_a_forgotten_resource_starts_from_nothing() -> None:
     bench = Bench()
     await bench.round(r1=summary(3))

@@ -87,6 +87,7 @@ def flat(tree: Mapping[Any, Any], path: Path = ()) -> Flat:
 
 _PATHS: dict[Path, Path] = {}
 """One object for equal paths: a thousand resources have the same ones."""
+_MOST_PATHS: Final = 100_000
 
 
 def _walk(tree: Mapping[Any, Any], path: Path) -> Iterator[tuple[Path, float]]:
@@ -95,7 +96,7 @@ def _walk(tree: Mapping[Any, Any], path: Path) -> Iterator[tuple[Path, float]]:
             yield from _walk(value, (*path, name))
         elif value:
             here = (*path, name)
-            yield _PATHS.setdefault(here, here), value
+            yield (_PATHS.setdefault(here, here) if len(_PATHS) < _MOST_PATHS else here), value
 
 
 def nested(numbers: Mapping[Path, float]) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ are added up.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvloop.api.counters import Flat, Path
 
@@ -37,7 +38,13 @@ _GAUGES = {
 _INFO = "kvloop_engine_info"
 _CACHE = "vllm:cache_config_info"
 _NAMES = frozenset([*_PLAIN, *_BY_LABEL, *_GAUGES, _INFO, _CACHE])
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
+"""Without the boundary, a name of a million letters would be tried from each of them."""
+
+MOST: Final = 1e15
+"""A larger number has not been counted: a million tokens a second make it in 30 years. Sums of such do not overflow."""
+MOST_SERIES: Final = 256
+"""Of one engine; vLLM has a third as many. What is kept of an engine is bounded, whatever image it runs."""
 
 
 @dataclass
@@ -62,8 +69,8 @@ class Exposition:
     @property
     def capacity_tokens(self) -> int:
         """Tokens that the KV cache holds; 0 where unknown."""
-        blocks, size = self.cache.get("num_gpu_blocks", ""), self.cache.get("block_size", "")
-        return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else 0
+        blocks, size = (_number(self.cache.get(label, "")) for label in ("num_gpu_blocks", "block_size"))
+        return round((blocks or 0) * (size or 0))
 
 
 def parse(text: str) -> Exposition:
@@ -78,8 +85,7 @@ def parse(text: str) -> Exposition:
             continue
         elif gauge := _GAUGES.get(name):
             gauges.setdefault(gauge, []).append(number)
-        else:
-            path = _path(name, labels)
+        elif (path := _path(name, labels)) in found.counters or len(found.counters) < MOST_SERIES:
             found.counters[path] = found.counters.get(path, 0) + number
     found.gauges = {name: sum(numbers) / len(numbers) for name, numbers in gauges.items()}
     return found
@@ -108,4 +114,4 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number < float("inf") else None
+    return number if 0 <= number <= MOST else None

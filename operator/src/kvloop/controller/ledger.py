@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from kvloop.api.counters import Flat, Path, Sliding, add, difference, fell
 
 NOTHING: Final[Mapping[Path, float]] = MappingProxyType({})
+MOST_PATHS: Final = 10_000
+"""A busy router has a third as many counters after months. More would fill the operator's memory."""
 
 
 class Reading(NamedTuple):
@@ -30,7 +32,13 @@ class Ledger:
         self.window_seconds = self._sum.window_seconds
 
     def read(self, source: str, reading: Reading, earlier: Mapping[Path, float] = NOTHING) -> None:
-        """Take a source's counters; `earlier` is what of them has not come within the window, if it is new here."""
+        """Take a source's counters; `earlier` is what of them has not come within the window, if it is new here.
+
+        Raises:
+            ValueError: they are more than anybody has, or others ever again.
+        """
+        if max(len(reading.numbers), len(self._gone)) > MOST_PATHS:
+            raise ValueError(f"more than {MOST_PATHS} counters")
         last = self._last.get(source)
         if last is None:
             come = difference(reading.numbers, earlier)

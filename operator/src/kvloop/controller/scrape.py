@@ -35,7 +35,8 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 ROUTER: Final = "router"
 """The component of router pods."""
-_FAILURES: Final = (OSError, TimeoutError, aiohttp.ClientError, ValidationError, UnicodeDecodeError)
+_FAILURES: Final = (OSError, TimeoutError, aiohttp.ClientError, ValueError)
+"""No answer, or nonsense: whoever may create a resource chooses what its pods answer."""
 
 
 class Scraper:
@@ -147,7 +148,11 @@ class Scraper:
     def _settle(self, key: Key, site: Site, ready: Sequence[str]) -> None:
         if self._sites.get(key) is not site:
             return  # forgotten meanwhile
-        measured = site.measured(ready)
+        try:
+            measured = site.measured(ready)
+        except ValidationError as error:
+            log.debug("what routers count adds up to nonsense: %s", error, extra=key.extra)
+            measured = None
         if measured == self._measured.get(key):
             site.pause = min(2 * site.pause, SCRAPE_SLOWEST)
             return
@@ -161,26 +166,26 @@ class Scraper:
     async def _router(self, key: Key, site: Site, entry: PodEntry) -> bool:
         try:
             summary = ReuseSummary.model_validate_json(await self._get(entry, ROUTER_ADMIN, "reuse"))
+            if ours := summary.resource_uid == site.uid:
+                site.hear_router(entry.uid, summary, young=self._is_young(entry))
+            else:
+                # Left by another resource of this name, or not told yet that it belongs to this one.
+                log.debug("router %s counts for another resource", entry.pod.name, extra=key.extra)
         except _FAILURES as error:
             self._missed(key, entry, error)
             return False
         self._counted("router", True)
-        if summary.resource_uid != site.uid:
-            # Left by another resource of this name, or not told yet that it belongs to this one.
-            log.debug("router %s counts for another resource", entry.pod.name, extra=key.extra)
-            return False
-        site.hear_router(entry.uid, summary, young=self._is_young(entry))
-        return True
+        return ours
 
     async def _engine(self, key: Key, site: Site, entry: PodEntry) -> bool:
         try:
             found = exposition.parse((await self._get(entry, ENGINE_HTTP, "metrics")).decode())
+            site.hear_engine(entry.uid, entry.pod.name, Role(entry.pod.component), found, young=self._is_young(entry))
         except _FAILURES as error:
             self._missed(key, entry, error)
             site.miss_engine(entry.uid)
             return False
         self._counted("engine", True)
-        site.hear_engine(entry.uid, entry.pod.name, Role(entry.pod.component), found, young=self._is_young(entry))
         return True
 
     async def _get(self, entry: PodEntry, port: int, path: str) -> bytes:

@@ -79,7 +79,7 @@ class Site:
         """Take an engine's answer."""
         reading = Reading(found.boot, found.counters)
         self.counters[role].read(uid, reading, {} if self._whole(young) else found.counters)
-        used = round(100 * found.gauges.get("used", 0))
+        used = min(100, round(100 * found.gauges.get("used", 0)))
         self.engines[uid] = Engine(name, role, True, found.guard, found.capacity_tokens, used)
 
     def miss_engine(self, uid: str) -> None:

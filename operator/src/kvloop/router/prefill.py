@@ -6,12 +6,13 @@ A handle is sent once. What fails with it is tried without it at once; then on a
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard, get_args
 
 import orjson
 
 from kvloop.api.contract import Miss, WhenNoPrefill
 from kvloop.api.labels import Role
+from kvloop.engine.guard import Reason
 from kvloop.router import legs, policy, strip
 from kvloop.router.errors import RETRY_AFTER_SECONDS, RefusalError
 from kvloop.router.exchange import Exchange
@@ -24,6 +25,7 @@ MAX_ENGINES = 2
 MAX_LEGS = 4
 NO_PREFILL = "no_prefill"
 UNGUARDED = "unguarded"
+_REASONS: Final = frozenset(get_args(Reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +197,6 @@ def _judge(exchange: Exchange, engine: Engine, result: Result) -> Result:
     if verified and verified >= exchange.config.transfer.kv_recompute_threshold_tokens:
         outcome.reused_tokens = min(verified, result.prompt_tokens)
     else:
-        outcome.miss = Miss.BELOW_THRESHOLD if verified else str(report.get("reason") or Miss.NOT_VERIFIED)
+        reason = str(report.get("reason"))
+        outcome.miss = Miss.BELOW_THRESHOLD if verified else reason if reason in _REASONS else Miss.NOT_VERIFIED
     return result

@@ -16,9 +16,15 @@ from kvloop.api.labels import Role
 VERSION: Final = 2
 """2 has histograms, legs, gaps, time and leases, and the uid."""
 
-Count = Annotated[int, Field(ge=0)]
-Sum = Annotated[float, Field(ge=0)]
+# The bounds are far beyond what can be counted: they keep whatever answers in a router's place from filling the
+# operator's memory, and its sums from overflowing.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Sum = Annotated[float, Field(ge=0, le=1e18)]
 Bucket = Annotated[int, Field(ge=0, le=200)]
+Word = Annotated[str, Field(max_length=64)]
+"""A reason, or an arm of a comparison."""
+_MOST_REASONS: Final = 64
+_MOST_ARMS: Final = 8
 
 
 class Answer(BaseModel):
@@ -59,10 +65,15 @@ class ReuseCounters(Answer):
     unsplit_turns: Count = Field(0, description="Turns that decode computes alone by their nature, such as n > 1.")
     failed_transfers: Count = Field(0, description="Prefill legs that failed with a handle.")
     expired_handles: Count = Field(0, description="Follow-ups that came after the lease.")
-    misses: dict[str, Count] = Field(default_factory=dict, description="Follow-ups without reuse, by reason.")
-    not_eligible: dict[str, Count] = Field(default_factory=dict, description="Turns that cannot reuse, by reason.")
-    first_token: dict[str, dict[Bucket, Histogram]] = Field(
+    misses: dict[Word, Count] = Field(
+        default_factory=dict, max_length=_MOST_REASONS, description="Follow-ups without reuse, by reason."
+    )
+    not_eligible: dict[Word, Count] = Field(
+        default_factory=dict, max_length=_MOST_REASONS, description="Turns that cannot reuse, by reason."
+    )
+    first_token: dict[Word, dict[Bucket, Histogram]] = Field(
         default_factory=dict,
+        max_length=_MOST_ARMS,
         description="Seconds to the first byte of follow-ups' streams: by arm (reused, recomputed, holdout), then by"
         " octave of the prompt's length (11: 2048 to 4095 tokens).",
     )
@@ -83,8 +94,9 @@ class ReuseCounters(Answer):
     )
     time: TimeBudget = Field(default_factory=TimeBudget, description="Where the time of conversations goes.")
     conversations: Count = Field(0, description="Conversations begun.")
-    tasks: dict[str, dict[Bucket, Histogram]] = Field(
+    tasks: dict[Word, dict[Bucket, Histogram]] = Field(
         default_factory=dict,
+        max_length=_MOST_ARMS,
         description="Seconds from the first turn's arrival to the last turn's end, of conversations that have ended and"
         " had two turns or more: by arm (reused, where turns may reuse, or holdout), then by octave of their turns.",
     )
