@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from kvloop.api import histogram
 from kvloop.api.contract import Legs, ReuseCounters, TimeBudget
+from kvloop.api.crd import structural
 from kvloop.api.labels import Role
 from kvloop.api.v1alpha1 import Status
 from kvloop.api.v1alpha1.reuse import AdviceStatus, FirstTokensStatus, ReuseStatus
@@ -193,6 +195,27 @@ def test_no_first_tokens_no_comparison() -> None:
     assert found.saved is None
     assert found.transfer is None
     assert found.decode_cache is None
+
+
+def test_no_count_is_too_strange_for_the_crd() -> None:
+    """A status that the API server refuses would be refused for ever, with all else that it says."""
+    most, longest = 10**15, {24: {histogram.MOST: 10**15}}
+    found = reuse_status(
+        None,
+        measured(
+            turns=most,
+            follow_ups=most,
+            reused_tokens=most,
+            prompt_tokens=1,
+            first_token={"reused": {24: {0: 1000}}, "holdout": longest},
+            tasks={"reused": longest, "holdout": {24: {0: 30}}},
+            time=TimeBudget(first_token_seconds=1e18, gap_seconds=1),
+        ),
+        NOW,
+    )
+    assert found
+    body = found.model_dump(mode="json", by_alias=True, exclude_none=True)
+    Draft202012Validator(structural(ReuseStatus)).validate(body)
 
 
 def test_what_is_pinned_is_never_more_than_what_is_used() -> None:

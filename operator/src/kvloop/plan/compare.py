@@ -25,6 +25,8 @@ MIN_SAMPLES: Final = 30
 """Times in strata that both arms have; fewer in either arm prove nothing."""
 _OCTAVE: Final = 4
 """Buckets of a histogram to a doubling."""
+_MOST: Final = 30
+"""Doublings between two times; more tell nothing, and do not fit into the status."""
 _ROUNDING: Final = 1 / 12
 """Variance of where in its bucket a time lies, in buckets."""
 _DEVIATIONS: Final = 1.96
@@ -91,7 +93,8 @@ def ratio(reused: Strata, other: Strata, per_conversation: float) -> Ratio | Non
     ) / (total * total)
     clustered = 1 + ALIKE * max(0.0, per_conversation - 1)
     error = _DEVIATIONS * math.sqrt(variance * clustered)
-    return Ratio(*(2 ** ((difference + each) / _OCTAVE) for each in (-error, 0.0, error)))
+    octaves = ((difference + each) / _OCTAVE for each in (-error, 0.0, error))
+    return Ratio(*(2 ** max(-_MOST, min(_MOST, each)) for each in octaves))
 
 
 def _variance(arms: list[_Arm]) -> float:

@@ -220,7 +220,7 @@ def _task(strata: Strata) -> TaskTimeStatus:
 
 
 def _percent(part: float, whole: float) -> str:
-    return f"{int(100 * part / whole)}%" if whole else ""
+    return f"{min(100, int(100 * part / whole))}%" if whole else ""
 
 
 def rounded(number: float) -> int:
