@@ -167,6 +167,24 @@ async def test_an_object_that_cannot_be_read_is_left_alone(bench: Bench, caplog:
     assert bench.passes("ok") == 1
 
 
+async def test_a_status_that_cannot_be_read_is_made_anew_but_for_what_can(bench: Bench) -> None:
+    """As another version of the operator, or somebody by hand, may have written it."""
+    bench.see()
+    await bench.writes()
+    good = bench.status
+    foreign = {"type": "Foreign", "status": "True"}
+    ready, *others = good["conditions"]
+    bad = {"reuse": {"hitPercent": "87.5 %"}, "conditions": [foreign, ready | {"status": "Maybe"}, *others]}
+    bench.kube.objects[KIND, KEY.name]["status"] = good | bad
+    bench.see()
+    assert await bench.writes() == ["status DisaggregatedInference"]
+    assert bench.status == good
+    bench.kube.objects[KIND, KEY.name]["status"] = good | {"conditions": "none", "prefill": 3}
+    bench.see()
+    await bench.writes()
+    assert bench.status == good
+
+
 async def test_a_status_field_that_the_crd_lacks_is_left_out(bench: Bench) -> None:
     bench.see()
     apply_status, refused = bench.kube.apply_status, []
@@ -183,6 +201,10 @@ async def test_a_status_field_that_the_crd_lacks_is_left_out(bench: Bench) -> No
     assert bench.status["observedGeneration"] == 1
     assert await bench.writes() == []
     assert len(refused) == 1
+    assert set(bench.reconciler.left_out) == {KEY}, "others' are tried"
+    bench.cache.forget(bench.kube.objects[KIND, KEY.name])
+    await bench.reconciler(KEY)
+    assert not bench.reconciler.left_out
 
 
 async def test_a_status_that_is_refused_for_another_reason_is_an_error(bench: Bench) -> None:

@@ -44,9 +44,9 @@ class ResourceEntry:
     kind = KIND
 
     def to_body(self) -> dict[str, Any]:
-        """The object, without what only the API server needs."""
+        """The object, without what only the API server needs, and without its status, which is read apart."""
         body: dict[str, Any] = json.loads(self.body)
-        return body | {"status": self.to_status()}
+        return body
 
     def to_status(self) -> dict[str, Any]:
         """The status."""

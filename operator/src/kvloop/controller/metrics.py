@@ -103,6 +103,6 @@ class _Conditions(Collector):
         for key in self._cache.resources():
             if entry := self._cache.resource(key):
                 for each in entry.to_status().get("conditions") or ():
-                    labels = (key.namespace, key.name, each["type"], each["status"], each["reason"])
+                    labels = (key.namespace, key.name, *(each.get(part, "") for part in ("type", "status", "reason")))
                     family.add_metric(labels, 1)
         yield family

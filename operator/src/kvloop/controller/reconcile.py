@@ -49,7 +49,8 @@ class Reconciler:
     config: PlanConfig
     status_seconds: float = reuse.MIN_SECONDS
     clock: Callable[[], float] = time.time
-    undeclared: set[tuple[str, ...]] = field(default_factory=set)
+    left_out: dict[Key, set[tuple[str, ...]]] = field(default_factory=dict)
+    """Fields of the status that the API server does not take."""
 
     def __post_init__(self) -> None:
         self._blueprints = Blueprints(self.config)
@@ -80,6 +81,7 @@ class Reconciler:
             self.scraper.forget(key)
             self.warnings.forget(key)
             self._blueprints.forget(key)
+            self.left_out.pop(key, None)
             return True
         try:
             cr = parse(entry.to_body())
@@ -141,8 +143,8 @@ class Reconciler:
         words = {entry.pod.unschedulable for entry in self.cache.pods(key) if entry.pod.is_engine} - {""}
         capacity = await self.nodes.kinds(desired.node_selector, " ".join(sorted(words))) if words else None
         observed = self._observe(key, tuple(outcome.failures), capacity)
-        wanted = self._declared(status(cr, observed, desired, previous, self.status_seconds))
-        before, after = Status.model_validate(previous), Status.model_validate(wanted)
+        wanted = self._taken(key, status(cr, observed, desired, previous, self.status_seconds))
+        before, after = Status.read(previous), Status.read(wanted)
         if observed.measured and not reuse.is_due(before, observed.now, self.status_seconds):
             outcome.look_again(self.status_seconds)
         if not any(each.type == Condition.READY and each.status == "True" for each in after.conditions):
@@ -157,20 +159,26 @@ class Reconciler:
         await self.poster.post(key, entry.uid, transitions(previous, wanted))
 
     async def _write(self, key: Key, uid: str, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Apply the status; a field that an older CRD does not declare is left out from then on."""
+        """Apply the status; a field that the API server refuses, as with an older CRD, is left out from then on."""
         while True:
             try:
                 return await self.kube.apply_status(_with_status(key, uid, wanted))
             except InvalidError as error:
                 path = tuple(error.path.split(".")[1:])
-                if not path or path in self.undeclared:
+                left_out = self.left_out.setdefault(key, set())
+                if not path or path in left_out:
                     raise
-                self.undeclared.add(path)
-                log.warning("the installed CRD is older than this operator: it has no %s", error.path, extra=key.extra)
-                wanted = self._declared(wanted)
+                left_out.add(path)
+                log.warning(
+                    "left out of the status: is the installed CRD older than this operator? %s",
+                    error.message,
+                    extra=key.extra,
+                )
+                wanted = self._taken(key, wanted)
 
-    def _declared(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        for path in self.undeclared:
+    def _taken(self, key: Key, wanted: dict[str, Any]) -> dict[str, Any]:
+        """The status without what the API server does not take."""
+        for path in self.left_out.get(key, ()):
             wanted = _without(wanted, path)
         return wanted
 

@@ -71,7 +71,7 @@ def _event(condition: StatusCondition) -> Event:
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, StatusCondition]:
-    return {each.type: each for each in Status.model_validate(status).conditions}
+    return {each.type: each for each in Status.read(status).conditions}
 
 
 def _state(condition: StatusCondition | None) -> tuple[str, str] | None:

@@ -1,8 +1,10 @@
 """`status`: what is true now. Integers and strings only, rounded, so that it changes seldom."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kvloop.api.v1alpha1.base import Model, list_map
 from kvloop.api.v1alpha1.reuse import AdviceStatus, ReuseStatus
@@ -87,3 +89,18 @@ class Status(Model):
     resolved: ResolvedStatus | None = Field(None, description="Values that the spec left to the operator.")
     reuse: ReuseStatus | None = Field(None, description="How much KV came back.")
     advice: AdviceStatus | None = Field(None, description="What to set, from this system's own traffic.")
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> Self:
+        """A status as it stands in the cluster, but for parts that cannot be read: these are made anew.
+
+        Another version of the operator may have written it, or somebody by hand.
+        """
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            bad = {each["loc"][:2] if each["loc"][0] == "conditions" else each["loc"][:1] for each in error.errors()}
+        kept = {name: value for name, value in found.items() if (name,) not in bad}
+        if "conditions" in kept:
+            kept["conditions"] = [each for i, each in enumerate(kept["conditions"]) if ("conditions", i) not in bad]
+        return cls.model_validate(kept)

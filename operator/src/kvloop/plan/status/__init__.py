@@ -59,7 +59,7 @@ def status(
     `previous` is the status in the custom resource. Whatever of it goes on, such as times, is taken from there. What is
     concluded from traffic changes every so many `seconds` at most.
     """
-    before = Status.model_validate(previous)
+    before = Status.read(previous)
     view = View(cr, observed, desired, before, seconds)
     counts = Status(prefill=_role(view, Role.PREFILL), decode=_role(view, Role.DECODE), router=_router(view))
     rollout = _rollout(view, counts)
