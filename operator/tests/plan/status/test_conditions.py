@@ -146,6 +146,22 @@ def test_a_deleted_resource_counts_what_is_left(healthy: Build) -> None:
     assert world.condition("Stalled")["status"] == "False"
 
 
+def test_the_deadline_runs_from_when_it_was_last_ready(healthy: Build) -> None:
+    """Months after the last rollout another operator brings another router: its pods are about to be replaced."""
+    world = healthy()
+    world.wait(100 * 86400)
+    world.set_workload("Deployment", "chat-router", updated=0)
+    world.report()
+    assert world.condition("Ready")["reason"] == Reason.ROUTER_NOT_READY
+    assert (world.condition("Stalled")["status"], world.condition("Reconciling")["status"]) == ("False", "True")
+    world.wait(1799)
+    world.report()
+    assert world.condition("Stalled")["status"] == "False"
+    world.wait(1)
+    world.report()
+    assert world.condition("Stalled")["reason"] == Reason.PROGRESS_DEADLINE_EXCEEDED
+
+
 def test_without_a_mark_no_deadline_has_passed(healthy: Build) -> None:
     """As in a status that an older operator wrote."""
     world = healthy()

@@ -64,9 +64,16 @@ def _stall(view: View, problem: Problem | None, rollout: RolloutStatus) -> Probl
     limit = view.cr.spec.rollout.progress_deadline_seconds
     waits_for_us = problem.reason not in {Reason.DELETING, Reason.PAUSED}
     since = from_rfc3339(rollout.last_progress_at) if rollout.last_progress_at else view.observed.now
-    if not waits_for_us or view.observed.now < since + limit:
+    if not waits_for_us or view.observed.now < max(since, _unready_since(view)) + limit:
         return None
     return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"No progress for {limit} s: {problem.message}", stalls=True)
+
+
+def _unready_since(view: View) -> float:
+    """While a resource is ready there is no progress to be made, however long ago the last was."""
+    found = (each for each in view.previous.conditions if each.type == Condition.READY and each.status == FALSE)
+    unready = next(found, None)
+    return from_rfc3339(unready.last_transition_time) if unready else view.observed.now
 
 
 def _reconciling(problem: Problem | None, stall: Problem | None) -> State:
