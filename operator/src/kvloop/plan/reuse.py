@@ -39,10 +39,13 @@ _LABELS: Final = {"updated_at": None, "window_seconds": 0}
 
 
 def is_due(previous: Status, now: float, seconds: float) -> bool:
-    """Whether numbers, and what is concluded from them, may change again at `now` (Unix seconds)."""
+    """Whether numbers, and what is concluded from them, may change again at `now` (Unix seconds).
+
+    A time far ahead is of a node whose clock was wrong: it must not hold everything up until then.
+    """
     times = [each.last_transition_time for each in previous.conditions if each.type == Condition.KV_TRANSFER_VERIFIED]
     times += [each.updated_at for each in (previous.reuse, previous.advice) if each and each.updated_at]
-    return all(now >= from_rfc3339(each) + seconds for each in times)
+    return all(abs(now - from_rfc3339(each)) >= seconds for each in times)
 
 
 def reuse_status(previous: ReuseStatus | None, measured: Measured | None, now: float) -> ReuseStatus | None:
