@@ -162,11 +162,26 @@ async def test_the_object_of_somebody_else_is_left_alone(bench: Bench) -> None:
     assert ("StatefulSet", "chat-prefill") in bench.kube.objects
 
 
-async def test_a_child_of_a_former_resource_of_that_name_is_left_to_the_garbage_collector(bench: Bench) -> None:
-    bench.cache.see(bench.kube.put(owned("Service", "chat", owner="uid-of-the-former")))
-    assert [failure.reason for failure in (await bench.apply(SERVICE)).failures] == [Reason.NAME_CONFLICT]
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_child_of_a_former_resource_of_that_name_is_left_to_the_garbage_collector(
+    bench: Bench, seen: bool
+) -> None:
+    """As after kubectl replace --force: nobody has to act, and nothing is stalled."""
+    former = bench.kube.put(owned("Service", "chat", owner="uid-of-the-former"))
+    if seen:
+        bench.cache.see(former)
+    outcome = await bench.apply(SERVICE)
+    assert [(failure.reason, failure.terminal) for failure in outcome.failures] == [(Reason.PROGRESSING, False)]
+    assert outcome.retry
     bench.cache.forget(bench.kube.objects.pop(("Service", "chat")))
     assert not (await bench.apply(SERVICE)).failures
+
+
+async def test_a_child_of_another_owner_is_a_conflict_whatever_its_labels(bench: Bench) -> None:
+    theirs = owned("Service", "chat", owner="another")
+    theirs["metadata"]["ownerReferences"][0]["kind"] = "Other"
+    bench.cache.see(bench.kube.put(theirs))
+    assert [failure.reason for failure in (await bench.apply(SERVICE)).failures] == [Reason.NAME_CONFLICT]
 
 
 async def test_an_orphan_is_adopted(bench: Bench) -> None:

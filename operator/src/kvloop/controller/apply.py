@@ -34,11 +34,16 @@ log = logging.getLogger(__name__)
 
 _WITH_PODS = frozenset({"StatefulSet", "Deployment"})
 _TAKEN = "{ref.kind} {ref.name} exists and is not of this resource: delete it, or rename the resource"
+_FORMER = "{ref.kind} {ref.name} is of a former resource of this name, and about to go with it"
 _REPAIRS = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
 
 
 class NameTakenError(KubeError):
     """The child's name belongs to an object of somebody else, which is left alone."""
+
+
+class FormerError(KubeError):
+    """The child's name belongs to a deleted resource of the same name, until the garbage collector takes it."""
 
 
 @dataclass
@@ -198,10 +203,10 @@ class Applier:
             except ConflictError:
                 live = await self._kube.get(ref.kind, key.namespace, ref.name)
                 if not _ours(live, key, owner):
-                    raise NameTakenError(_TAKEN.format(ref=ref)) from None
+                    raise _taken(live, ref, key) from None
                 entry = child_entry(live)
         if entry.child.owner_uid not in {owner, None}:
-            raise NameTakenError(_TAKEN.format(ref=ref))
+            raise _taken(await self._kube.get(ref.kind, key.namespace, ref.name), ref, key)
         await self._release_replicas(ref, entry, body)
         return self._seen(await self._kube.apply(body))
 
@@ -269,6 +274,14 @@ def _ours(live: Body, key: Key, owner: str) -> bool:
     return found == owner or (found is None and key_of(live) == key)
 
 
+def _taken(live: Body, ref: ChildRef, key: Key) -> KubeError:
+    """Why a child that is there cannot be ours."""
+    owners = live["metadata"].get("ownerReferences") or ()
+    if any(each.get("controller") and (each["kind"], each["name"]) == (KIND, key.name) for each in owners):
+        return FormerError(_FORMER.format(ref=ref))
+    return NameTakenError(_TAKEN.format(ref=ref))
+
+
 def _stamped(body: Body, digest: str) -> Body:
     meta = body["metadata"]
     return body | {"metadata": meta | {"annotations": meta.get("annotations", {}) | {APPLIED_HASH: digest}}}
@@ -284,6 +297,8 @@ def _belief(failure: ApplyFailure) -> float:
 def _failure(ref: ChildRef, error: KubeError) -> ApplyFailure:
     message = f"{ref.kind} {ref.name}: {error.message}"
     match error:
+        case FormerError():
+            return ApplyFailure(ref, Reason.PROGRESSING, error.message)
         case NameTakenError():
             return ApplyFailure(ref, Reason.NAME_CONFLICT, error.message, terminal=True)
         case InvalidError(immutable=True):
