@@ -138,6 +138,14 @@ def test_where_no_terminal_is_names_stay_whole(cluster: Cluster) -> None:
     assert name in run("status", "-A").stdout.split()
 
 
+def test_a_message_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others' words have brackets and colons, which mean something to the library that prints tables."""
+    message = "must match '[a-z0-9]([-a-z0-9]*)': exec [/bin/sh] :warning: failed"
+    ready = {"type": "Ready", "status": "False", "reason": "InvalidPodTemplate", "message": message}
+    connect(monkeypatch, Cluster(resource(status={"conditions": [ready]})))
+    assert message in run("status", "chat").stdout
+
+
 def test_json_is_the_status_as_it_is(cluster: Cluster) -> None:
     assert json.loads(run("status", "chat", "-o", "json").stdout) == {
         "namespace": "team",

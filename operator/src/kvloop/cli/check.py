@@ -17,7 +17,7 @@ from kvloop.cli.target import Context, Kubeconfig, Namespace, Target
 from kvloop.kube.client import Body
 from kvloop.kube.session import Session
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, emoji=False)
 _STYLE = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 

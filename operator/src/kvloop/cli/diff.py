@@ -24,7 +24,7 @@ from kvloop.kube.kinds import CUSTOM_RESOURCE, POD_MONITOR
 from kvloop.kube.session import Session
 from kvloop.plan.config import PlanConfig
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 class Output(StrEnum):

@@ -11,13 +11,13 @@ UNUSABLE: Final = 2
 """Exit code: the command could not do its work: of the command line, a file, or the cluster."""
 
 _WIDE: Final = 240
-errors: Final = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+errors: Final = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def results() -> Console:
     """Where tables go: as wide as the terminal, or, where there is none, so wide that no cell is broken."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    terminal = Console().is_terminal
+    return Console(width=None if terminal else _WIDE, markup=False, emoji=False)
 
 
 def fail(*messages: str, code: int = UNUSABLE) -> typer.Exit:
