@@ -223,6 +223,18 @@ def test_the_holdout_has_the_last_word(reused: float, verdict: bool) -> None:
     assert "holdout" in found.reason
 
 
+def test_conversations_of_one_turn_make_the_others_no_more_independent() -> None:
+    """Ten conversations of fifty turns are ten, whatever is asked beside them but once."""
+    arms: dict[str, Any] = {"treated_first_token": times(0.8, 490, 1), "holdout_first_token": times(1, 150, 2)}
+    alone = evidence(exponential(20), 500, ended=0.02, conversations=10, turns_per_second=0.5, **arms)
+    beside = replace(alone, ended=alone.ended + 1000, turns_per_second=1.5)
+    few, many = saving(Case.of(alone)), saving(Case.of(beside))
+    assert few
+    assert few == many
+    assert few.low < 0 < few.high
+    assert advise(beside).holdout.value == advise(alone).holdout.value
+
+
 def test_the_holdout_is_just_large_enough() -> None:
     """With the advised share, four of five days show the saving, though conversations differ much in length."""
     known = evidence(exponential(20), 1000, ended=0.2, turns_per_second=0.2)

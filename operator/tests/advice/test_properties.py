@@ -26,6 +26,7 @@ evidences = st.builds(
     Evidence,
     gaps=some_counts,
     ended=st.integers(0, 10**9),
+    conversations=st.none() | st.integers(0, 10**9),
     turn_tokens=amounts,
     turns_per_second=amounts,
     peak_turns_per_second=st.none() | amounts,

@@ -26,7 +26,7 @@ def test_gaps_and_ends_are_counted() -> None:
     turns = [*conversation(0, [5, 5, 5]), *conversation(0, [50]), *conversation(0, []), Turn(999, 1000, 10, 10)]
     found = evidence(turns)
     assert found.gaps == {histogram.bucket(5): 3, histogram.bucket(50): 1}
-    assert found.ended == 3
+    assert (found.ended, found.conversations) == (3, 2)
 
 
 def test_turns_too_late_to_be_followed_in_the_time_are_left_out() -> None:

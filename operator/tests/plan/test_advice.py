@@ -34,6 +34,7 @@ def seen(**life: Any) -> Measured:
         "turns": 1100,
         "not_eligible": {"n": 100},
         "follow_ups": 800,
+        "continued_conversations": 60,
         "closed_turns": 50,
         "gaps": {40: 300, 50: 100},
         "pinned_turns": 900,
@@ -62,7 +63,7 @@ def test_what_it_is_made_from(make: Make) -> None:
     found = evidence(spec, seen())
     assert found.gaps == {40: 300, 50: 100}
     assert found.ended == 75, "150 of 1000 turns were not followed; half of the gaps were seen"
-    assert found.turn_tokens == 4000
+    assert (found.turn_tokens, found.conversations) == (4000, 60)
     assert (found.turns_per_second, found.peak_turns_per_second) == (0.1, 0.7)
     assert found.prefill
     assert [found.prefill.intercept, found.prefill.slope] == pytest.approx([0.04, 30e-6])

@@ -136,7 +136,7 @@ def times(median: float, count: int, seed: int) -> dict[int, int]:
 
 
 def compared(**arms: dict[int, dict[int, int]]) -> FirstTokensStatus:
-    counters = ReuseCounters(turns=1, follow_ups=200, conversations=200, first_token=arms)
+    counters = ReuseCounters(turns=1, follow_ups=200, continued_conversations=200, first_token=arms)
     found = reuse_status(None, Measured(window=counters), NOW)
     assert found
     assert found.first_token

@@ -68,6 +68,7 @@ def test_counters_are_those_of_the_contract() -> None:
         "fetch_legs": {},
         "time": {"first_token_seconds": 0, "generation_seconds": 0, "gap_seconds": 0},
         "conversations": 0,
+        "continued_conversations": 0,
         "tasks": {},
     }
     assert tally.window().model_dump() == counters
@@ -141,7 +142,7 @@ def test_where_the_time_goes_and_what_is_held() -> None:
         tally.add(outcome)
     tally.released(500, 2.0)
     counters = tally.counters()
-    assert (counters.conversations, counters.closed_turns) == (1, 1)
+    assert (counters.conversations, counters.continued_conversations, counters.closed_turns) == (1, 1, 1)
     assert (counters.pinned_turns, counters.pinned_tokens, counters.pinned_token_seconds) == (1, 500, 1000)
     assert counters.gaps == {histogram.bucket(2.0): 1}
     assert counters.time == TimeBudget(first_token_seconds=0.5, generation_seconds=1.5, gap_seconds=2.0)

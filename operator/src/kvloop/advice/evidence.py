@@ -39,6 +39,8 @@ class Evidence:
     ended: int = 0
     """Turns that were not followed: all turns less the gaps, without those of which the client said so. A turn counts
     here until its follow-up comes, which earlier turns make up for once the time is much longer than the TTL."""
+    conversations: int | None = None
+    """Conversations that had follow-ups; None: unknown, and taken to be many, as far as gaps and ends allow."""
     turn_tokens: float = 0.0
     """Mean tokens that decode holds for a turn when it ends: prompt and answer."""
     turns_per_second: float = 0.0

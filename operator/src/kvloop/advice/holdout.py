@@ -7,7 +7,6 @@ from typing import Final
 from kvloop.advice.advice import Recommendation
 from kvloop.advice.case import Case
 from kvloop.advice.evidence import Counts
-from kvloop.advice.gaps import Gaps
 from kvloop.advice.lines import DEVIATIONS
 from kvloop.advice.settle import settle
 from kvloop.api import histogram
@@ -66,7 +65,7 @@ def saving(case: Case) -> Saving | None:
     treated, held = Times.of(case.evidence.treated_first_token), Times.of(case.evidence.holdout_first_token)
     if min(treated.count, held.count) < MIN_TIMES:
         return None
-    clustered = 1 + ALIKE * (_follow_ups(case.gaps) - 1)
+    clustered = 1 + ALIKE * (_follow_ups(case) - 1)
     error = DEVIATIONS * math.sqrt(clustered * (treated.variance / treated.count + held.variance / held.count))
     difference = treated.mean - held.mean
     return Saving(*(1 - math.exp(min(_MOST_LOGARITHM, difference + each)) for each in (error, 0.0, -error)))
@@ -76,12 +75,12 @@ def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
     """The smallest holdout that shows a saving of `EFFECT` within a day, or the largest sensible one and its time."""
     evidence, gaps = case.evidence, case.gaps
     treated = Times.of(evidence.treated_first_token)
-    daily = evidence.turns_per_second * _DAY * _conversations(gaps) / gaps.turns if gaps.turns else 0.0
+    daily = evidence.turns_per_second * _DAY * _conversations(case) / gaps.turns if gaps.turns else 0.0
     if treated.count < MIN_TIMES or daily < 1:
         more = max(1, MIN_TIMES - treated.count)
         reason = f"Cannot tell yet: first-token times of at least {more} more follow-ups are needed."
         return settle(Recommendation(None, reason), evidence.holdout_percent, before, _off_by_two)
-    spread = treated.variance * (ALIKE + (1 - ALIKE) / _follow_ups(gaps))
+    spread = treated.variance * (ALIKE + (1 - ALIKE) / _follow_ups(case))
     needed = spread * (POWER_DEVIATIONS / math.log(1 - EFFECT)) ** 2
     most = MOST_PERCENT / 100
     days = max(1.0, needed / daily / (most * (1 - most)))
@@ -97,14 +96,14 @@ def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
     return settle(Recommendation(value, reason, confident=True), evidence.holdout_percent, before, _off_by_two)
 
 
-def _conversations(gaps: Gaps) -> int:
-    """Conversations with follow-ups, at most."""
-    return min(gaps.ended, gaps.continued)
+def _conversations(case: Case) -> int:
+    """Conversations with follow-ups; where nobody counted them, at most."""
+    return min(case.evidence.conversations or case.gaps.ended, case.gaps.continued)
 
 
-def _follow_ups(gaps: Gaps) -> float:
+def _follow_ups(case: Case) -> float:
     """Follow-ups of a conversation that has any."""
-    return gaps.continued / _conversations(gaps) if _conversations(gaps) else 1.0
+    return case.gaps.continued / _conversations(case) if _conversations(case) else 1.0
 
 
 def _off_by_two(best: int, other: int) -> float:

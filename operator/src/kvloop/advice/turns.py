@@ -70,6 +70,7 @@ def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
     return Evidence(
         gaps=dict(Counter(histogram.bucket(gap) for gap in gaps)),
         ended=max(0, open_ends - len(gaps)),
+        conversations=_conversations(turns),
         turn_tokens=sum(held) / len(held) if held else 0.0,
         turns_per_second=rate,
         peak_turns_per_second=max(rate, _busiest(turns)),
@@ -80,6 +81,12 @@ def evidence(turns: Sequence[Turn], timed: Iterable[Timed] = ()) -> Evidence:
         treated_first_token=_first_tokens(told, *_TREATED),
         holdout_first_token=_first_tokens(told, _HOLDOUT),
     )
+
+
+def _conversations(turns: Sequence[Turn]) -> int:
+    """Follow-ups that follow no other one that is there."""
+    follow_ups = {index for index, turn in enumerate(turns) if turn.gap is not None}
+    return sum(turns[index].before not in follow_ups for index in follow_ups)
 
 
 def _running(turns: Iterable[Turn]) -> float:

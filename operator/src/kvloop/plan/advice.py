@@ -49,6 +49,7 @@ def evidence(spec: Spec, measured: Measured) -> Evidence:
     return Evidence(
         gaps=life.gaps,
         ended=_ended(life),
+        conversations=life.continued_conversations or None,
         turn_tokens=life.pinned_tokens / life.pinned_turns if life.pinned_turns else 0.0,
         turns_per_second=window.eligible / measured.window_seconds if measured.window_seconds else 0.0,
         peak_turns_per_second=measured.busiest_per_second,

@@ -96,7 +96,7 @@ def _first_tokens(window: ReuseCounters) -> FirstTokensStatus | None:
         return None
     lengths = compare.common(*arms.values())
     found = {arm: _first_token(arms.get("reused", strata), strata, lengths) for arm, strata in arms.items()}
-    per_conversation = window.follow_ups / max(1, window.conversations)
+    per_conversation = window.follow_ups / max(1, window.continued_conversations)
     comparison = _comparison(arms, per_conversation, "turns", "start")
     return FirstTokensStatus.model_validate({**found, "comparison": comparison})
 

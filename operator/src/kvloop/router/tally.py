@@ -80,6 +80,7 @@ class Tally:
         if not outcome.turn:
             return
         self._count(outcome.turn == 1, "conversations")
+        self._count(outcome.turn == 2, "continued_conversations")
         self._count(outcome.ends, "closed_turns")
         self._count(bool(outcome.pinned_tokens), "pinned_turns")
         self._count(outcome.pinned_tokens, "pinned_tokens")

@@ -94,6 +94,7 @@ class ReuseCounters(Answer):
     )
     time: TimeBudget = Field(default_factory=TimeBudget, description="Where the time of conversations goes.")
     conversations: Count = Field(0, description="Conversations begun.")
+    continued_conversations: Count = Field(0, description="Conversations that came to a second turn.")
     tasks: dict[Word, dict[Bucket, Histogram]] = Field(
         default_factory=dict,
         max_length=_MOST_ARMS,
