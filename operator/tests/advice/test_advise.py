@@ -171,6 +171,17 @@ def test_a_threshold_that_cannot_be_told_from_the_one_in_force_stands() -> None:
     assert "in force" in found.reason
 
 
+def test_a_threshold_does_not_come_and_go_with_lines_of_nearly_one_slope() -> None:
+    before, seen, chance = UNKNOWN, [], random.Random(4)  # noqa: S311 (data of a test)
+    for _ in range(50):
+        transfer = Line(0.01, PREFILL.slope * (0.97 + chance.gauss(0, 0.02)), 100, error=5e-7, intercept_error=1e-3)
+        before = advise(evidence(exponential(20), 1000, transfer=transfer, threshold=64), before)
+        seen.append(before.threshold.value)
+    assert len(set(seen[5:])) == 1
+    never = replace(PREFILL, slope=2 * PREFILL.slope)
+    assert advise(evidence(exponential(20), 1000, transfer=never, threshold=64), before).threshold.value is None
+
+
 def test_published_lines_give_a_threshold_without_confidence() -> None:
     found = advise(Evidence(prefill=Line(0.068, 101.7e-6), transfer=Line(0.0099, 4.5e-6))).threshold
     assert found.value == 100

@@ -24,7 +24,11 @@ def recommend(case: Case, before: Recommendation[int]) -> Recommendation[int]:
         return settle(Recommendation(None, reason), evidence.threshold, before, never)
     found = break_even(prefill, transfer)
     if not math.isfinite(found.tokens):
-        return Recommendation(None, "No threshold pays: a token takes longer to fetch than to compute.")
+        none: Recommendation[int] = Recommendation(
+            None, "No threshold pays: a token takes longer to fetch than to compute."
+        )
+        sure = not math.isfinite(found.low)
+        return none if sure else settle(none, evidence.threshold, before, never)
 
     def better(_: int, other: int) -> float:
         return deviations(found, other)
