@@ -1,6 +1,7 @@
 """status.advice: what advice is given to judge by, and what is written of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from kvloop.api.contract import Legs, ReuseCounters
 from kvloop.api.labels import Role
 from kvloop.api.v1alpha1 import DisaggregatedInference
 from kvloop.plan.advice import advice_status, evidence, transfer_line
-from kvloop.plan.measured import Engine, EngineCounters, Measured
+from kvloop.plan.measured import Engine, EngineCounters, Measured, Usual
 
 Make = Callable[..., DisaggregatedInference]
 NOW = 1_700_000_000.0
@@ -75,6 +76,14 @@ def test_what_it_is_made_from(make: Make) -> None:
     assert found.treated_first_token == {30: 6, 35: 4}
     assert found.holdout_first_token == {33: 2}
     assert (found.ttl, found.threshold, found.holdout_percent, found.max_pinned_percent) == (60, 64, 5, 40)
+
+
+def test_load_is_what_is_usual_where_that_is_known(make: Make) -> None:
+    """Or advice would change with every busy minute."""
+    usual = Usual(turns_per_second=0.3, running_tokens=11.0, cache_hit_percent=5.0)
+    found = evidence(make({}).spec, replace(seen(), usual=usual))
+    assert (found.turns_per_second, found.peak_turns_per_second) == (0.3, 0.7)
+    assert (found.decode_running_tokens, found.prefill_cache_hit_percent) == (11, 5)
 
 
 def test_the_ttl_in_force_is_decode_s_less_the_margin(make: Make) -> None:

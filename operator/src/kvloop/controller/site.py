@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from kvloop.api.contract import ReuseCounters, ReuseSummary
 from kvloop.api.counters import Flat, difference, flat, nested
@@ -10,10 +10,13 @@ from kvloop.api.labels import Role
 from kvloop.controller.exposition import Exposition
 from kvloop.controller.ledger import Ledger, Reading
 from kvloop.controller.settings import SCRAPE_MISSES
+from kvloop.controller.usual import Averaged
 from kvloop.plan.measured import Engine, EngineCounters, Measured
 
 _LARGE = frozenset({"first_token", "gaps", "prefill_legs", "fetch_legs", "tasks"})
 """Counters that are not held beside the engines'."""
+MINUTE: Final = 60.0
+"""A shorter window does not tell how busy it is."""
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Site:
         self.counters = {role: self._ledger() for role in Role}
         self.began = self.clock()
         self._busiest = 0.0
+        self._averaged = Averaged(self.clock)
         self._known: frozenset[str] = frozenset()
 
     def _ledger(self) -> Ledger:
@@ -100,7 +104,7 @@ class Site:
         young = self.clock() < self.began + self.window_seconds
         if not young:
             self._busiest = max(self._busiest, window.eligible / seconds)
-        return Measured(
+        found = Measured(
             window=window,
             window_seconds=seconds,
             busiest_per_second=self._busiest,
@@ -112,6 +116,7 @@ class Site:
             pinned_tokens=sum(self.pinned.values()),
             young=young,
         )
+        return replace(found, usual=self._averaged.take(found.present)) if seconds >= MINUTE else found
 
 
 def _counters(numbers: Flat) -> ReuseCounters:

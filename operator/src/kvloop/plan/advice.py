@@ -37,27 +37,25 @@ def advice_status(
 def evidence(spec: Spec, measured: Measured) -> Evidence:
     """What is known of traffic and engines.
 
-    Distributions are of all that was seen since the routers started: a window is too short for those.
+    Distributions are of all that was seen since the routers started, and load is that of a day: a window is too short.
     """
-    life, window = measured.life, measured.window
+    life, usual = measured.life, measured.usual or measured.present
     prefill = prefill_line(life)
     engines = [engine for engine in measured.of(Role.DECODE) if engine.capacity_tokens]
     capacity = sum(engine.capacity_tokens for engine in engines)
-    used = sum(engine.capacity_tokens * engine.used_percent for engine in engines) / 100
-    queried = measured.prefill.queried_tokens
     ttl = spec.transfer.decoder_kv_blocks_ttl_seconds - LEASE_MARGIN_SECONDS
     return Evidence(
         gaps=life.gaps,
         ended=_ended(life),
         conversations=life.continued_conversations or None,
         turn_tokens=life.pinned_tokens / life.pinned_turns if life.pinned_turns else 0.0,
-        turns_per_second=window.eligible / measured.window_seconds if measured.window_seconds else 0.0,
+        turns_per_second=usual.turns_per_second,
         peak_turns_per_second=measured.busiest_per_second,
         prefill=prefill,
         transfer=transfer_line(life, prefill),
-        prefill_cache_hit_percent=100 * measured.prefill.hit_tokens / queried if queried else None,
+        prefill_cache_hit_percent=usual.cache_hit_percent,
         decode_capacity_tokens=capacity // len(engines) if engines else None,
-        decode_running_tokens=max(0.0, used - measured.pinned_tokens) / len(engines) if engines else None,
+        decode_running_tokens=usual.running_tokens,
         decode_pods=max(1, len(engines)),
         treated_first_token=_first_tokens(life, "reused", "recomputed"),
         holdout_first_token=_first_tokens(life, "holdout"),

@@ -76,6 +76,18 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Usual:
+    """How busy a resource is. None where that is not known."""
+
+    turns_per_second: float = 0.0
+    """Turns that decode may have to hold, over all decode engines."""
+    running_tokens: float | None = None
+    """Tokens that running turns take on one decode engine, without what is held for later turns."""
+    cache_hit_percent: float | None = None
+    """Share of queried prompt tokens that prefill finds in its own prefix cache."""
+
+
+@dataclass(frozen=True)
 class Measured:
     """Counters of one custom resource. Those that differ in lengths of windows alone are equal."""
 
@@ -96,6 +108,21 @@ class Measured:
     """Tokens that decode holds for later turns now, as the routers know."""
     young: bool = field(default=False, compare=False)
     """Whether the operator has looked for less than the window's length so far."""
+
+    usual: Usual | None = field(default=None, compare=False)
+    """How busy it has been for a day, or since the operator has looked; None: that was not long enough."""
+
+    @property
+    def present(self) -> Usual:
+        """How busy it is now, and over the window."""
+        engines = [engine for engine in self.of(Role.DECODE) if engine.capacity_tokens]
+        used = sum(engine.capacity_tokens * engine.used_percent for engine in engines) / 100
+        queried = self.prefill.queried_tokens
+        return Usual(
+            turns_per_second=self.window.eligible / self.window_seconds if self.window_seconds else 0.0,
+            running_tokens=max(0.0, used - self.pinned_tokens) / len(engines) if engines else None,
+            cache_hit_percent=100 * self.prefill.hit_tokens / queried if queried else None,
+        )
 
     def of(self, role: Role) -> tuple[Engine, ...]:
         """Engines of a role."""
