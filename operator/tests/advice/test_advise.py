@@ -234,6 +234,17 @@ def test_the_holdout_has_the_last_word(reused: float, verdict: bool) -> None:
     assert "holdout" in found.reason
 
 
+def test_times_within_one_bucket_of_the_histogram_decide_nothing() -> None:
+    """Reuse may save 15 percent of them and not show."""
+    known = evidence(exponential(20), 20_000, ended=0.5)
+    known = replace(known, treated_first_token={27: 5000}, holdout_first_token={27: 5000})
+    found = saving(Case.of(known))
+    assert found
+    assert found.low < -0.15
+    assert found.high > 0.15
+    assert "holdout" not in advise(known).verdict.reason
+
+
 def test_conversations_of_one_turn_make_the_others_no_more_independent() -> None:
     """Ten conversations of fifty turns are ten, whatever is asked beside them but once."""
     arms: dict[str, Any] = {"treated_first_token": times(0.8, 490, 1), "holdout_first_token": times(1, 150, 2)}

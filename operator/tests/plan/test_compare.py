@@ -50,6 +50,16 @@ def test_few_conversations_prove_less_than_many() -> None:
     assert few.high / few.low > (many.high / many.low) ** 2
 
 
+def test_times_within_one_bucket_may_lie_anywhere_in_it() -> None:
+    """As of one prompt again and again on an idle system: 101 and 118 ms are in one bucket, 99 and 101 ms are not."""
+    found = ratio({11: {27: 500}}, {11: {27: 500}}, 1)
+    assert found
+    assert found.low < 101 / 118 < 118 / 101 < found.high
+    found = ratio({11: {26: 500}}, {11: {27: 500}}, 1)
+    assert found
+    assert found.low < 101 / 99
+
+
 def test_too_few_at_like_lengths() -> None:
     full = {0: MIN_SAMPLES}
     assert ratio({11: full}, {11: full}, 1)

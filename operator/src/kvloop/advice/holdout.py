@@ -67,6 +67,8 @@ def saving(case: Case) -> Saving | None:
         return None
     clustered = 1 + ALIKE * (_follow_ups(case) - 1)
     error = DEVIATIONS * math.sqrt(clustered * (treated.variance / treated.count + held.variance / held.count))
+    step = math.log(histogram.RATIO)
+    error += step * sum(histogram.unresolved(math.sqrt(each.variance) / step) for each in (treated, held))
     difference = treated.mean - held.mean
     return Saving(*(1 - math.exp(min(_MOST_LOGARITHM, difference + each)) for each in (error, 0.0, -error)))
 

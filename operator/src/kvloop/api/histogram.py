@@ -64,6 +64,14 @@ def mean(counts: Mapping[int, int], least: float = MILLISECOND) -> float:
     return sum(n * (start(i, least) + start(i + 1, least)) / 2 for i, n in counts.items()) / number if number else 0.0
 
 
+def unresolved(deviation: float) -> float:
+    """Buckets by which the mean number of buckets may be off, for values with that standard deviation, in buckets.
+
+    Of values that lie closer together than a bucket is wide, nobody knows where in it they lie; else it evens out.
+    """
+    return max(0.0, 0.5 - deviation)
+
+
 def percentile(counts: Mapping[int, float], share: float, least: float = MILLISECOND) -> float:
     """Value that `share` (0 to 1) of the counted values do not exceed; 0 where there are none.
 

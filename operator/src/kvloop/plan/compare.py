@@ -89,10 +89,12 @@ def ratio(reused: Strata, other: Strata, per_conversation: float) -> Ratio | Non
     difference = sum(w * (b.mean - a.mean) for w, (a, b) in zip(weights, pairs, strict=True)) / total
     spread = [_variance([pair[side] for pair in pairs]) for side in (0, 1)]
     variance = sum(
-        w * w * (spread[0] / a.count + spread[1] / b.count) for w, (a, b) in zip(weights, pairs, strict=True)
+        w * w * ((spread[0] + _ROUNDING) / a.count + (spread[1] + _ROUNDING) / b.count)
+        for w, (a, b) in zip(weights, pairs, strict=True)
     ) / (total * total)
     clustered = 1 + ALIKE * max(0.0, per_conversation - 1)
     error = _DEVIATIONS * math.sqrt(variance * clustered)
+    error += sum(histogram.unresolved(math.sqrt(each)) for each in spread)
     octaves = ((difference + each) / _OCTAVE for each in (-error, 0.0, error))
     return Ratio(*(2 ** max(-_MOST, min(_MOST, each)) for each in octaves))
 
@@ -100,7 +102,7 @@ def ratio(reused: Strata, other: Strata, per_conversation: float) -> Ratio | Non
 def _variance(arms: list[_Arm]) -> float:
     """Within the strata, in all of them together."""
     degrees = sum(arm.count for arm in arms) - len(arms)
-    return sum(arm.squares for arm in arms) / max(1, degrees) + _ROUNDING
+    return sum(arm.squares for arm in arms) / max(1, degrees)
 
 
 def at_lengths_of(reference: Strata, arm: Strata, strata: set[int]) -> dict[int, float]:
