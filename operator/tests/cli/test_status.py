@@ -138,6 +138,12 @@ def test_where_no_terminal_is_names_stay_whole(cluster: Cluster) -> None:
     assert name in run("status", "-A").stdout.split()
 
 
+def test_half_a_condition_is_shown_as_far_as_it_goes() -> None:
+    half = {"status": {"conditions": [{"type": "Foreign"}, {"status": "True"}]}}
+    assert "Foreign Unknown unknown" in shown(tables.detail(resource() | half, CREATED))
+    assert "Unseen" in " ".join(shown(tables.overview([resource() | half], CREATED)))
+
+
 def test_a_message_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' words have brackets and colons, which mean something to the library that prints tables."""
     message = "must match '[a-z0-9]([-a-z0-9]*)': exec [/bin/sh] :warning: failed"

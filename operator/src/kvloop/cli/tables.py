@@ -39,7 +39,7 @@ def overview(resources: Sequence[Body], now: float) -> RenderableType:
         table.add_column(column, overflow="fold")
     for body in resources:
         status, meta = body.get("status") or {}, body["metadata"]
-        conditions = {each["type"]: each for each in status.get("conditions", ())}
+        conditions = {each.get("type"): each for each in status.get("conditions", ())}
         ready = conditions.get(Condition.READY, {})
         table.add_row(
             meta["namespace"],
@@ -85,7 +85,8 @@ def _conditions(conditions: Sequence[Body], now: float) -> RenderableType:
         table.add_column(column)
     for each in conditions:
         since = age(each.get("lastTransitionTime"), now)
-        table.add_row(each["type"], _truth(each), each["reason"], since, each.get("message", ""))
+        kind, reason, message = (each.get(part, "") for part in ("type", "reason", "message"))
+        table.add_row(kind, _truth(each), reason, since, message)
     return Group(Text(""), table) if conditions else Text("")
 
 
