@@ -220,7 +220,8 @@ async def test_events_tell_of_transitions(bench: Bench) -> None:
     assert await bench.writes() == []
 
 
-async def test_pods_in_the_way_of_a_rollout_are_deleted_once(bench: Bench) -> None:
+async def in_the_way(bench: Bench) -> None:
+    """A pod of a former edit that never starts."""
     bench.see()
     await bench.reconciler(KEY)
     stuck = {"name": "vllm", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
@@ -231,8 +232,35 @@ async def test_pods_in_the_way_of_a_rollout_are_deleted_once(bench: Bench) -> No
     bench.cache.see(body)
     workload = bench.kube.objects["StatefulSet", "chat-prefill"]
     bench.cache.see(workload | {"status": {"replicas": 1, "currentRevision": "other", "observedGeneration": 1}})
+
+
+async def test_pods_in_the_way_of_a_rollout_are_deleted_once(bench: Bench) -> None:
+    await in_the_way(bench)
     assert (await bench.writes()).count("delete Pod") == 1
     assert (await bench.writes()).count("delete Pod") == 0
+
+
+async def test_a_pod_that_may_not_be_deleted_is_told_and_tried_again(bench: Bench) -> None:
+    await in_the_way(bench)
+    bench.kube.errors["Pod", "chat-prefill-0"] = ForbiddenError('admission webhook "x" denied the request: freeze', 403)
+    assert "status DisaggregatedInference" in await bench.writes()
+    assert bench.condition("Stalled")["reason"] == "AdmissionRefused"
+    assert "Pod chat-prefill-0" in bench.condition("Ready")["message"]
+    assert (bench.passes("retry"), bench.passes("error")) == (1, 0)
+    bench.kube.errors.clear()
+    assert "delete Pod" in await bench.writes()
+
+
+async def test_events_that_cannot_be_read_hold_nothing_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(namespace: str, uid: str) -> list[Body]:
+        raise ForbiddenError('User "x" cannot list resource "events"', 403)
+
+    bench.kube.warnings = refuse  # type: ignore[method-assign]  # as without the right to
+    bench.see()
+    bench.cache.see(pod("p", phase="Pending", conditions=[{"type": "PodScheduled", "status": "True"}]))
+    assert "StatefulSet" in await bench.writes()
+    assert (bench.passes("ok"), bench.passes("error")) == (1, 0)
+    assert "cannot list" in caplog.text
 
 
 async def test_nodes_are_asked_when_an_engine_finds_none(bench: Bench) -> None:

@@ -80,6 +80,11 @@ class Outcome:
         """Look again in `seconds` at the latest."""
         self.recheck = min(seconds, self.recheck) if self.recheck is not None else seconds
 
+    def refused(self, failure: ApplyFailure) -> None:
+        """The API server refused something."""
+        self.failures.append(failure)
+        self.retry |= not failure.terminal
+
 
 class Applier:
     """Applies children through `kube`, and remembers of each what it last sent and what came of it."""
@@ -145,7 +150,7 @@ class Applier:
         except UnavailableError:
             raise
         except KubeError as error:
-            failure = await self._explained(key, body, _failure(ref, error), error)
+            failure = await self._explained(key, body, failure_of(ref, error), error)
             records[ref] = Record(digest, uid, failure=failure, until=self._clock() + _belief(failure))
             self._report(records[ref], outcome)
             log.warning("%s %s was refused: %s", ref.kind, ref.name, failure.message, extra=key.extra)
@@ -189,8 +194,7 @@ class Applier:
 
     def _report(self, record: Record, outcome: Outcome) -> None:
         if record.failure:
-            outcome.failures.append(record.failure)
-            outcome.retry |= not record.failure.terminal
+            outcome.refused(record.failure)
             if record.failure.reason == Reason.NAME_CONFLICT:
                 outcome.look_again(max(1, record.until - self._clock()))
 
@@ -247,7 +251,7 @@ class Applier:
         except (NotFoundError, ConflictError):
             pass  # gone already, or another object by now, which an event will tell
         except KubeError as error:
-            self._report(Record("", entry.uid, failure=_failure(ref, error)), outcome)
+            self._report(Record("", entry.uid, failure=failure_of(ref, error)), outcome)
             return
         self._cache.drop_child(key, ref)
         self._records.get(key, {}).pop(ref, None)
@@ -294,7 +298,8 @@ def _belief(failure: ApplyFailure) -> float:
     return REJECTION_SECONDS if failure.terminal else 0
 
 
-def _failure(ref: ChildRef, error: KubeError) -> ApplyFailure:
+def failure_of(ref: ChildRef, error: KubeError) -> ApplyFailure:
+    """What a refusal means for the resource."""
     message = f"{ref.kind} {ref.name}: {error.message}"
     match error:
         case FormerError():

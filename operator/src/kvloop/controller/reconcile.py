@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from kvloop.api.labels import API_VERSION, KIND, Condition
 from kvloop.api.v1alpha1 import DisaggregatedInference, Status, parse
 from kvloop.controller import observe
-from kvloop.controller.apply import Applier, Outcome
+from kvloop.controller.apply import Applier, Outcome, failure_of
 from kvloop.controller.blueprints import Blueprints
 from kvloop.controller.cache import Cache, Key, ResourceEntry
 from kvloop.controller.events import Poster
@@ -22,12 +22,12 @@ from kvloop.controller.scrape import Scraper
 from kvloop.controller.settings import UNREADY_RECHECK_SECONDS, WARNINGS_AFTER_SECONDS
 from kvloop.controller.warnings import Warnings
 from kvloop.kube.client import KubeClient
-from kvloop.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from kvloop.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError, UnavailableError
 from kvloop.plan import reuse
 from kvloop.plan.config import PlanConfig
 from kvloop.plan.desired import Desired, plan
 from kvloop.plan.events import transitions
-from kvloop.plan.observed import ApplyFailure, NodeKind, Observed
+from kvloop.plan.observed import ApplyFailure, ChildRef, NodeKind, Observed
 from kvloop.plan.status import status
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Reconciler:
         desired = plan(cr, self._observe(key), self.config, self._blueprints.of(key, cr))
         if not entry.deleting:
             await self.applier.apply(key, entry.uid, desired.children, outcome, desired.keep)
-            await self._delete_pods(key, desired)
+            await self._delete_pods(key, desired, outcome)
         await self._status(key, cr, entry, desired, outcome)
         if outcome.recheck is not None:
             self.queue.add_after(key, outcome.recheck)
@@ -123,7 +123,7 @@ class Reconciler:
             apply_failures=failures,
         )
 
-    async def _delete_pods(self, key: Key, desired: Desired) -> None:
+    async def _delete_pods(self, key: Key, desired: Desired, outcome: Outcome) -> None:
         """Delete the pods that the rollout replaces and their StatefulSet does not, or not yet."""
         uids = {entry.pod.name: entry.uid for entry in self.cache.pods(key) if not entry.pod.deleting}
         for name in desired.delete_pods:
@@ -132,6 +132,12 @@ class Reconciler:
                     await self.kube.delete("Pod", key.namespace, name, uid)
                 except (NotFoundError, ConflictError):
                     continue  # gone, or another one by now: an event tells
+                except UnavailableError:
+                    raise
+                except KubeError as error:
+                    outcome.refused(failure_of(ChildRef("Pod", name), error))
+                    log.warning("pod %s may not be deleted: %s", name, error, extra=key.extra)
+                    continue
                 self.cache.mark_deleting(key, name)
                 log.info("deleted pod %s: the rollout replaces it", name, extra=key.extra)
 

@@ -1,5 +1,6 @@
 """Some troubles are told by Events alone: those about objects that look stuck are read, and no others."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from kvloop.controller.cache import Cache, ChildEntry, Key, PodEntry
 from kvloop.controller.observe import Warned
 from kvloop.controller.settings import WARNINGS_AFTER_SECONDS, WARNINGS_EVERY_SECONDS
 from kvloop.kube.client import KubeClient
+from kvloop.kube.errors import KubeError, UnavailableError
 from kvloop.plan.observed import Pod
+
+log = logging.getLogger(__name__)
 
 _MUTE = frozenset({"", "ContainerCreating", "PodInitializing"})
 
@@ -63,12 +67,22 @@ class Warnings:
         suspects = {uid: before.get(uid) or Suspect(since) for uid in stuck}
         for uid, suspect in suspects.items():
             if suspect.is_due(now):
-                events = await self._kube.warnings(key.namespace, uid)
-                newest_first = sorted(events, key=_when, reverse=True)
-                suspect.warnings = tuple(Warned(e.get("reason", ""), e.get("message", "")) for e in newest_first)
+                suspect.warnings = await self._about(key, uid, suspect.warnings)
                 suspect.read = now
         self._suspects[key] = suspects
         return bool(suspects)
+
+    async def _about(self, key: Key, uid: str, before: tuple[Warned, ...]) -> tuple[Warned, ...]:
+        """Newest first; what cannot be read holds nothing up."""
+        try:
+            events = await self._kube.warnings(key.namespace, uid)
+        except UnavailableError:
+            raise
+        except KubeError as error:
+            log.warning("events cannot be read: %s", error, extra=key.extra)
+            return before
+        newest_first = sorted(events, key=_when, reverse=True)
+        return tuple(Warned(each.get("reason", ""), each.get("message", "")) for each in newest_first)
 
 
 def _lacks_pods(entry: ChildEntry) -> bool:
