@@ -56,7 +56,7 @@ def test_all_numbers() -> None:
             ),
             window_seconds=600.4,
             life=ReuseCounters(prefill_legs=legs(40e-3, 30e-6)),
-            beside=ReuseCounters(ended_leases=30),
+            beside=ReuseCounters(ended_leases=30, reused_turns=8765),
             engines=(
                 Engine("d-0", Role.DECODE, capacity_tokens=100_000, used_percent=40),
                 Engine("d-1", Role.DECODE, capacity_tokens=300_000, used_percent=20),
@@ -195,6 +195,23 @@ def test_no_first_tokens_no_comparison() -> None:
     assert found.saved is None
     assert found.transfer is None
     assert found.decode_cache is None
+
+
+def test_what_ranks_read_at_once_counts_once_against_the_saving() -> None:
+    """vLLM counts a read of each rank: with tensor parallelism of 8, eight that take their time together."""
+    line = ReuseCounters(prefill_legs=legs(40e-3, 30e-6))
+
+    def saved(ranks: int) -> int | None:
+        reads = EngineCounters(
+            prompt_tokens={"external_kv_transfer": 1_000_000}, transfers=100 * ranks, transfer_seconds=10.0 * ranks
+        )
+        seen = Measured(window=ReuseCounters(turns=1), life=line, prefill=reads, beside=ReuseCounters(reused_turns=100))
+        found = reuse_status(None, seen, NOW)
+        assert found
+        assert found.saved
+        return found.saved.prefill_seconds
+
+    assert saved(8) == saved(1) == 20
 
 
 def test_no_count_is_too_strange_for_the_crd() -> None:

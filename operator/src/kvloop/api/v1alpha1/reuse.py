@@ -64,7 +64,7 @@ class SavedStatus(Model):
 class TransferStatus(Model):
     """Reads of decode's KV by prefill, by the engines' own counters."""
 
-    transfers: int = Field(0, description="Reads.")
+    transfers: int = Field(0, description="Reads; one for each rank of tensor parallelism, as vLLM counts them.")
     p95_milliseconds: int = Field(0, description="95th percentile of their time.")
     megabytes_per_second: int = Field(0, description="Megabytes moved per second of transfer, for one accelerator.")
     failures: int = Field(0, description="Reads that failed, on prefill or decode.")
