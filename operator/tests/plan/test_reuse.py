@@ -198,7 +198,7 @@ def test_no_first_tokens_no_comparison() -> None:
 
 
 def test_what_ranks_read_at_once_counts_once_against_the_saving() -> None:
-    """vLLM counts a read of each rank: with tensor parallelism of 8, eight that take their time together."""
+    """A read is counted by each rank: with tensor parallelism of 8, eight that take their time together."""
     line = ReuseCounters(prefill_legs=legs(40e-3, 30e-6))
 
     def saved(ranks: int) -> int | None:

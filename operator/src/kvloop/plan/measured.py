@@ -1,7 +1,7 @@
 """What routers and engines have counted of one custom resource, as the planner may look at it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvloop.api.contract import ReuseCounters
@@ -54,6 +54,10 @@ class EngineCounters:
     def computed_tokens(self) -> float:
         """Prompt tokens that were computed."""
         return self.prompt_tokens.get("local_compute", 0)
+
+    def once(self, ranks: int) -> "EngineCounters":
+        """With each lease counted once: vLLM adds up what its workers count, one a rank of tensor parallelism."""
+        return replace(self, expired=self.expired / ranks, late_reads=self.late_reads / ranks)
 
     @property
     def cached_tokens(self) -> float:
@@ -123,6 +127,11 @@ class Measured:
             running_tokens=max(0.0, used - self.pinned_tokens) / len(engines) if engines else None,
             cache_hit_percent=100 * self.prefill.hit_tokens / queried if queried else None,
         )
+
+    def once(self, ranks: Mapping[Role, int]) -> "Measured":
+        """With leases counted once, where engines of a role have so many ranks."""
+        prefill, decode = self.prefill.once(ranks[Role.PREFILL]), self.decode.once(ranks[Role.DECODE])
+        return replace(self, prefill=prefill, decode=decode)
 
     def of(self, role: Role) -> tuple[Engine, ...]:
         """Engines of a role."""

@@ -361,6 +361,18 @@ def test_kv_transfer_verified(world: Build, measured: Measured | None, status: s
     assert message in found["message"]
 
 
+def test_leases_are_counted_once_though_every_rank_counts_them(world: Build) -> None:
+    """Routers end one lease in ten turns; of each, vLLM's eight workers on prefill count one that ran out."""
+    made = world(prefill=TP8, decode=TP8)
+    late = {**GOOD, "ended_leases": 10}
+    made.facts["measured"] = seen(
+        late, prefill=counters(870, expired=8 * 10), decode=EngineCounters(expired=8 * 3, late_reads=8 * 5)
+    )
+    made.report()
+    assert made.condition("KVTransferVerified")["reason"] == Reason.VERIFIED
+    assert made.latest["reuse"]["transfer"]["expiries"] == 3
+
+
 P5EN = {"placement": {"instanceType": "p5en.48xlarge"}, "transfer": {"fabric": "EFA"}}
 TP8 = {"replicas": 2, "tensorParallelSize": 8}
 UNKNOWN_TYPE = {"transfer": {"fabric": "EFA"}, "prefill": {"replicas": 2, "gpus": 1}}
@@ -399,7 +411,7 @@ def test_what_carries_the_kv(
 FAULTS: dict[Reason, dict[str, Any]] = {
     Reason.GUARD_INACTIVE: {"engines": (P, replace(D, guard="absent"))},
     Reason.DECODE_ONLY: {"decode": computing(100, prompts=40)},
-    Reason.EXPIRING: {"decode": EngineCounters(late_reads=50)},
+    Reason.EXPIRING: {"decode": EngineCounters(late_reads=8 * 50)},
     Reason.NO_TRANSFERS: {"prefill": counters(0)},
     Reason.TRANSPORT_FALLBACK: {"prefill": moved(0.1)},
 }
@@ -415,7 +427,7 @@ def test_of_several_faults_the_first_is_told(world: Build, faults: tuple[Reason,
     changes = [FAULTS[reason] for reason in reversed(faults)]
     merged: dict[str, Any] = {name: value for change in changes for name, value in change.items()}
     if Reason.DECODE_ONLY in faults and Reason.EXPIRING in faults:
-        merged["decode"] = replace(computing(100, prompts=40), late_reads=50)
+        merged["decode"] = replace(computing(100, prompts=40), late_reads=8 * 50)
     made = world(prefill=TP8, decode=TP8, **P5EN)
     made.facts["measured"] = seen(GOOD, **merged)
     made.report()

@@ -31,6 +31,7 @@ all others            never                                               always
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvloop.api.labels import Role
@@ -39,6 +40,7 @@ from kvloop.api.v1alpha1.status import RoleStatus, RolloutStatus, RouterStatus
 from kvloop.plan.advice import advice_status
 from kvloop.plan.desired import Desired
 from kvloop.plan.observed import Observed
+from kvloop.plan.resolve import role_spec
 from kvloop.plan.reuse import MIN_SECONDS, is_due, reuse_status
 from kvloop.plan.status.conditions import conditions
 from kvloop.plan.status.view import View
@@ -60,7 +62,7 @@ def status(
     concluded from traffic changes every so many `seconds` at most.
     """
     before = Status.read(previous)
-    view = View(cr, observed, desired, before, seconds)
+    view = View(cr, _with_leases_once(cr, observed), desired, before, seconds)
     counts = Status(prefill=_role(view, Role.PREFILL), decode=_role(view, Role.DECODE), router=_router(view))
     rollout = _rollout(view, counts)
     found = {
@@ -72,6 +74,11 @@ def status(
         **_evidence(view),
     }
     return counts.model_copy(update=found).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _with_leases_once(cr: DisaggregatedInference, observed: Observed) -> Observed:
+    ranks = {role: role_spec(cr.spec, role).tensor_parallel_size for role in Role}
+    return replace(observed, measured=observed.measured and observed.measured.once(ranks))
 
 
 def _evidence(view: View) -> dict[str, Any]:
