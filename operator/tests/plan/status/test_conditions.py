@@ -241,6 +241,12 @@ VERDICTS = {
         Reason.DECODE_ONLY,
         "Look at prefill's pods",
     ),
+    "decode alone, since prefill is scaled to 0": (
+        seen({"turns": 100, "decode_only_turns": 100}, engines=(D,)),
+        "False",
+        Reason.DECODE_ONLY,
+        "No prefill engine is ready, so that decode computes every prompt. Scale prefill up, or look at its pods.",
+    ),
     "decode alone, as only its own counters know": (
         seen(GOOD, decode=computing(100, prompts=40)),
         "False",

@@ -99,6 +99,9 @@ def _decode_only(case: Case) -> Verdict | None:
     alone = max(beside.decode_only_turns, computed - beside.unsplit_turns)
     if beside.turns < FEW or not _exceeds(alone, beside.turns):
         return None
+    if not case.seen.of(Role.PREFILL):
+        what = "Scale prefill up, or look at its pods."
+        return _false(Reason.DECODE_ONLY, f"No prefill engine is ready, so that decode computes every prompt. {what}")
     return _false(
         Reason.DECODE_ONLY,
         "Decode computes prompts itself, since prefill gives it no KV or it cannot read it. Look at prefill's pods and"
