@@ -151,7 +151,7 @@ def evaluate(expression: str, value: Any) -> Any:
 _SUFFIXES: Final = {
     **{suffix: 1024**power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
     **{suffix: 1000**power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
-    "m": Decimal("0.001"),
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate(("m", "u", "n"), start=1)},
     "": 1,
 }
 
