@@ -66,7 +66,8 @@ class RolloutStatus(Model):
     )
     last_progress_at: str | None = Field(
         None,
-        description="When pods or their readiness last changed; progressDeadlineSeconds count from here.",
+        description="When pods or their readiness last changed; progressDeadlineSeconds count from here, or from when"
+        " the resource was last ready.",
         json_schema_extra={"format": "date-time"},
     )
     message: str = Field("", max_length=1024, description="Step in words; empty when all is rolled out.")
