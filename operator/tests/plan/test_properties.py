@@ -29,6 +29,7 @@ DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+model_names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=12)
 secret_keys = st.fixed_dictionaries({"name": names, "key": st.from_regex(r"[-._a-zA-Z0-9]{1,9}", fullmatch=True)})
 quantities = st.sampled_from([1, 64, "500m", "16Gi", "2"])
 variables = st.lists(
@@ -154,7 +155,7 @@ def resources(draw: st.DrawFn) -> Body:
         },
     )
     spec = {
-        "model": {"name": draw(words), "source": draw(sources)},
+        "model": {"name": draw(model_names), "source": draw(sources)},
         "engine": draw(engine),
         "prefill": draw(roles(gpus, fabric)),
         "decode": draw(roles(gpus, fabric)),
