@@ -1,6 +1,7 @@
 """The report's runs are repeatable, and its page is what its figures say."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def test_times_are_those_of_the_model_alone() -> None:
 def test_the_page_is_what_the_figures_say() -> None:
     figures = json.loads((FOLDER / "figures.json").read_text())
     assert (FOLDER / "README.md").read_text() == page(figures)
+
+
+def test_the_readme_shows_figures_of_the_report() -> None:
+    readme, report = (FOLDER.parents[2] / "README.md").read_text(), (FOLDER / "README.md").read_text()
+    rows = re.findall(r"([\d,]+) tokens.*\| ([\d,]+ ms) \| ([\d,]+ ms) \|$", readme, re.MULTILINE)
+    assert len(rows) == 3
+    for length, off, on in rows:
+        assert re.search(rf"^\| {length} \|( \d+ \|)? {off} \| {on} \|", report, re.MULTILINE), length
 
 
 def test_every_plot_is_drawn_from_the_figures(tmp_path: Path) -> None:
