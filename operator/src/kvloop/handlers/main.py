@@ -1,6 +1,7 @@
 """`kvloop-operator`: Kopf and the controller in one process; the end of either ends both."""
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,16 @@ from kvloop.handlers.watch import registry
 
 log = logging.getLogger(__name__)
 
+GC_THRESHOLD = 50_000
+"""Containers between two collections. A watched object has hundreds and dies without the collector: to look for cycles
+at each 700th, as Python does by default, takes a tenth of the operator's CPU time."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 1 if the operator died of something."""
     settings = parse(arguments)
+    gc.freeze()  # what is there now stays
+    gc.set_threshold(GC_THRESHOLD)
     configure_logs(settings)
     try:
         uvloop.run(serve(settings))
