@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from kvloop.api.contract import Miss, RouterConfig
-from kvloop.api.labels import KIND, Reason
+from kvloop.api.instances import INSTANCE_TYPES
+from kvloop.api.labels import KIND, Condition, Reason
 from kvloop.api.v1alpha1 import Spec, Status
 from kvloop.api.v1alpha1.reuse import AdviceStatus, ReuseStatus
 from kvloop.api.validate import validate
@@ -224,3 +225,24 @@ def test_commands_that_are_shown_exist_and_have_these_options() -> None:
     for name, rest in shown:
         known = {option for parameter in command(name).params for option in parameter.opts}
         assert not set(re.findall(r"(?<!\S)--?[a-z][\w-]*", rest)) - known, (name, rest)
+
+
+def test_alerts_are_listed_as_they_are() -> None:
+    rules = yaml.safe_load(text(ROOT / "manifests" / "alerts" / "rules.yaml"))
+    alerts = [
+        (rule["alert"], rule["alert"].lower(), rule["labels"]["severity"], rule["for"].replace("m", " min"))
+        for group in rules["groups"]
+        for rule in group["rules"]
+    ]
+    row = r"^\| \[(\w+)\]\(runbooks\.md#(\w+)\) \| (\w+) \| (\d+ min) \| \S"
+    assert sorted(re.findall(row, text(DOCS / "monitoring.md"), re.MULTILINE)) == sorted(alerts)
+
+
+def test_conditions_and_instance_types_are_those_of_the_code() -> None:
+    assert first_cells(section(DOCS / "operations.md", "See")) == list(Condition)
+    rows = re.findall(r"^\| ([a-z0-9-]+\.[^|]+) \| (\d+) \| (\d+) \| (\d+)", text(DOCS / "eks.md"), re.MULTILINE)
+    assert len(rows) > 4
+    for types, gpus, devices, whole in rows:
+        for name in types.split(", "):
+            known = INSTANCE_TYPES[name]
+            assert (known.gpus, known.efa, known.efa_for(known.gpus)) == (int(gpus), int(devices), int(whole)), name
