@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from kvloop.api.contract import FirstTokenByArm, ReuseCounters, ReuseSummary
+from kvloop.api.labels import NAME
 from kvloop.controller.cache import Cache, Key
 from kvloop.controller.scrape import Scraper, fetcher
 from kvloop.controller.settings import SCRAPE_BYTES
@@ -293,6 +294,21 @@ async def test_a_cache_is_used_by_no_more_than_all() -> None:
     found = await Bench().round(r1=summary(1), d="vllm:kv_cache_usage_perc 1e9\n")
     assert found
     assert [engine.used_percent for engine in found.engines] == [100]
+
+
+async def test_an_error_of_ours_stays_with_its_resource(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    other = resource()
+    other["metadata"] |= {"name": "other", "uid": "uid-of-other"}
+    router = pod("r3", "router", conditions=READY, podIP="10.0.0.5")
+    router["metadata"]["labels"] |= {NAME: "other"}
+    for body in (other, router):
+        bench.cache.see(body)
+    bench.answers["10.0.0.5"] = RuntimeError("a bug")
+    assert await bench.turns(r1=summary(3)) == (3, 3)
+    bench.scraper.hurry(KEY)
+    await bench.scraper.scrape_leaving()
+    assert caplog.text.count("a bug") == 1
 
 
 async def test_a_forgotten_resource_starts_from_nothing() -> None:

@@ -102,13 +102,20 @@ class Scraper:
     async def scrape(self) -> None:
         """Read all once, but for those that have had no news for a while: these in some rounds only."""
         self._round += 1
-        await asyncio.gather(*(self._resource(key) for key in self._cache.resources()))
+        await asyncio.gather(*(self._alone(key, self._resource(key)) for key in self._cache.resources()))
 
     async def scrape_leaving(self) -> None:
         """Read the pods that are about to go, again and again until they do not answer."""
         keys, self._urgent = self._urgent, set()
         self._hurry.clear()
-        await asyncio.gather(*(self._leaving(key) for key in keys))
+        await asyncio.gather(*(self._alone(key, self._leaving(key)) for key in keys))
+
+    async def _alone(self, key: Key, work: Awaitable[None]) -> None:
+        """No failure gets out of a resource: the others are read, and the operator goes on."""
+        try:
+            await work
+        except Exception:
+            log.exception("its pods could not be read", extra=key.extra)
 
     async def _leaving(self, key: Key) -> None:
         site, pods = self._sites.get(key), [entry for entry in self._cache.pods(key) if entry.pod.deleting]
