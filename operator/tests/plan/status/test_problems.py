@@ -310,6 +310,21 @@ def test_failed_pod(healthy: Build, reason: str, message: str, expected: Reason)
     assert told(world) == (expected, False, f"chat-prefill-0 has failed and is replaced ({cause}).")
 
 
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_router_pod_that_has_ended_and_was_replaced_is_no_problem(healthy: Build, phase: str) -> None:
+    """A ReplicaSet leaves what was evicted, or went with its node, until somebody clears it away."""
+    world = healthy()
+    ended = replace(world.pods["chat-router-abc-0"], name="chat-router-abc-1", ready=False, phase=phase)
+    world.pods |= {"chat-router-abc-1": replace(ended, reason="Evicted")}
+    world.change("chat-router-abc-0", created_at=60.0)
+    world.report()
+    assert world.condition("Ready")["status"] == "True"
+    world.change("chat-router-abc-1", created_at=120.0, phase="Failed")
+    world.set_workload("Deployment", "chat-router", ready=0)
+    world.report()
+    assert "chat-router-abc-1 has failed and is replaced" in world.condition("Ready")["message"]
+
+
 def test_an_engine_on_its_way_to_be_ready(healthy: Build) -> None:
     """Between the startup probe and the readiness probe, as every engine is once."""
     world = healthy()

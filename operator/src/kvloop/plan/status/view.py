@@ -101,10 +101,12 @@ class View:
         for fleet in self.fleets.values():
             yield from fleet.updated
         for component in (router.COMPONENT, valkey.COMPONENT):
-            # A ReplicaSet's pods do not tell whose turn it is, but the youngest pod is of the newest one.
+            # A ReplicaSet's pods do not tell whose turn it is, but the youngest pod is of the newest one. Those
+            # that have ended it leaves behind, and makes younger ones.
             pods = self.observed.pods_of(component)
             youngest = max(pods, key=lambda pod: pod.created_at, default=None)
-            yield from (pod for pod in pods if youngest and pod.controller_revision == youngest.controller_revision)
+            live = (pod for pod in pods if pod is youngest or pod.phase not in {"Failed", "Succeeded"})
+            yield from (pod for pod in live if youngest and pod.controller_revision == youngest.controller_revision)
 
     def was_stalled_by(self, reason: Reason) -> bool:
         """Whether the previous status, of the same spec, was stalled for that reason."""
