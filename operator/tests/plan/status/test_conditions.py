@@ -245,7 +245,7 @@ VERDICTS = {
         seen({"turns": 100, "decode_only_turns": 100}, engines=(D,)),
         "False",
         Reason.DECODE_ONLY,
-        "No prefill engine is ready, so that decode computes every prompt. Scale prefill up, or look at its pods.",
+        "No prefill engine is ready, so that decode computes every prompt. Scale prefill up, or look at prefill's",
     ),
     "decode alone, as only its own counters know": (
         seen(GOOD, decode=computing(100, prompts=40)),
@@ -260,6 +260,8 @@ VERDICTS = {
         Reason.VERIFIED,
         "",
     ),
+    "decode alone twice of a few": (seen({"turns": 9, "decode_only_turns": 2}), "Unknown", Reason.NO_TRAFFIC, ""),
+    "late twice of a few": (seen({**GOOD, "follow_ups": 9, "expired_handles": 2}), "True", Reason.VERIFIED, ""),
     "decode alone once": (seen({"turns": 1, "decode_only_turns": 1}), "Unknown", Reason.NO_TRAFFIC, ""),
     "metrics that nobody may read": (
         seen(GOOD, engines=(replace(P, read=False), D), prefill=counters(0)),

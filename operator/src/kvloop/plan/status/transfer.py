@@ -22,6 +22,8 @@ FEW: Final = 5
 """Fewer turns than this prove nothing: short ones may all be below the recompute threshold."""
 TOLERATED_PERCENT: Final = 10
 """Share of turns that may go another way, as while an engine restarts, before it is a fault."""
+ACCIDENTS: Final = 3
+"""Fewer of these are no fault, however few turns there are: where traffic is low, each is more than the share."""
 BELIEVED_PERCENT: Final = 50
 """Least share of what routers count as reused that prefill must have read or had in its own cache."""
 LAST_TOKENS: Final = "20.0"
@@ -100,7 +102,7 @@ def _decode_only(case: Case) -> Verdict | None:
     if beside.turns < FEW or not _exceeds(alone, beside.turns):
         return None
     if not case.seen.of(Role.PREFILL):
-        what = "Scale prefill up, or look at its pods."
+        what = "Scale prefill up, or look at prefill's pods."
         return _false(Reason.DECODE_ONLY, f"No prefill engine is ready, so that decode computes every prompt. {what}")
     return _false(
         Reason.DECODE_ONLY,
@@ -208,7 +210,7 @@ def _line_rate(case: Case, role: Role) -> float:
 
 
 def _exceeds(part: float, whole: float) -> bool:
-    return 100 * part > TOLERATED_PERCENT * whole
+    return part >= ACCIDENTS and 100 * part > TOLERATED_PERCENT * whole
 
 
 _POLICIES: Final[tuple[Callable[[Case], Verdict | None], ...]] = (
