@@ -1,5 +1,6 @@
 """The operator on a real API server, with the rights of its own ClusterRole: what it writes, and what it does not."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from e2e.cluster import Client, KubectlError, eventually
 from e2e.control.harness import ACCOUNT, NAMESPACE, OperatorProcess, Site, install, settled
+from e2e.site import resource
 from kvloop.api.labels import PLURAL
 
 pytestmark = pytest.mark.api
@@ -136,6 +138,18 @@ def test_a_child_that_lost_its_labels_gets_them_back(chat: Site) -> None:
     chat.edit("service", "chat", {"metadata": {"labels": None}})
     eventually(lambda: ("Service", "chat") in chat.children())
     assert chat.get("service", "chat")["metadata"]["uid"] == uid
+
+
+def test_a_resource_nested_as_deep_as_the_api_server_takes_blinds_nobody(site: Site) -> None:
+    """Whatever a watch brings is read in this one process: Python's own limit would end it, again and again."""
+    deep = '{"a":' * 4000 + "1" + "}" * 4000
+    template = {"replicas": 0, "gpus": 0, "podTemplate": {"spec": {"affinity": "DEEP"}}}
+    text = json.dumps(resource("deep", site.namespace, prefill=template)).replace('"DEEP"', deep)
+    site.cluster.kubectl("create", "--filename=-", input=text)
+    eventually(lambda: site.operator.metric('kvloop_reconcile_total{result="error"}'))
+    with site.served():
+        assert site.children()
+    site.kubectl("delete", PLURAL, "deep")
 
 
 def test_a_name_that_is_taken_is_told_and_never_overwritten(site: Site) -> None:

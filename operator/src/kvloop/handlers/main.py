@@ -5,6 +5,7 @@ import gc
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import kopf
 import uvloop
@@ -19,10 +20,14 @@ log = logging.getLogger(__name__)
 GC_THRESHOLD = 50_000
 """Containers between two collections. A watched object has hundreds and dies without the collector: to look for cycles
 at each 700th, as Python does by default, takes a tenth of the operator's CPU time."""
+NESTED: Final = 50_000
+"""Python's limit of calls in each other. The API server takes JSON of 10,000 levels, of which Python reads less than a
+thousand by default: one resource of somebody's would end every watch. To read them takes less than 2 MiB of stack."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 1 if the operator died of something."""
+    sys.setrecursionlimit(NESTED)
     settings = parse(arguments)
     gc.freeze()  # what is there now stays
     gc.set_threshold(GC_THRESHOLD)
