@@ -1,8 +1,10 @@
 """The shell around Kopf: what it is told, that it holds no logic, and that our Role covers what it watches."""
 
 import ast
+import gc
 import inspect
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -148,8 +150,19 @@ def test_log_lines_name_their_object(form: str, expected: str, capsys: pytest.Ca
     assert "handler succeeded" not in text
 
 
+@pytest.fixture
+def clean_interpreter() -> Iterator[None]:
+    """What a process sets for itself alone goes back to what it was."""
+    limit, thresholds = sys.getrecursionlimit(), gc.get_threshold()
+    yield
+    sys.setrecursionlimit(limit)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("clean_logging", "clean_interpreter")
 def test_failing_to_start_ends_with_1_and_says_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clean_logging: None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", "/does/not/exist")
