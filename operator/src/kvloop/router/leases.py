@@ -144,17 +144,17 @@ class Leases:
         stale = max(late, now - self.usual_gap()) if excess else late
         due = []
         for key, lease in self._leases.items():
-            if lease.since > stale:
+            if lease.since > (stale if excess else late):
                 break
-            if lease.since <= late or excess.get(lease.decode, 0) > 0:
+            if lease.since <= late or lease.decode in excess:
                 due.append(key)
-                excess[lease.decode] = excess.get(lease.decode, 0) - lease.tokens
+                _relieve(excess, lease)
         for key, lease in reversed(self._leases.items()):
-            if lease.since <= stale or all(left <= 0 for left in excess.values()):
+            if not excess or lease.since <= stale:
                 break
-            if excess.get(lease.decode, 0) > 0:
+            if lease.decode in excess:
                 due.append(key)
-                excess[lease.decode] -= lease.tokens
+                _relieve(excess, lease)
         return due
 
     def _excess(self) -> dict[str, float]:
@@ -224,3 +224,10 @@ class Leases:
             if engine.revision == entry.revision and engine.info.guard_active and pool.pair_allows(engine, entry.decode)
         ]
         return policy.choose_prefill(engines, prefer="")
+
+
+def _relieve(excess: dict[str, float], lease: Lease) -> None:
+    """Take a lease off what its engine holds too much; an engine that then does not is taken out."""
+    left = excess.pop(lease.decode, 0.0) - lease.tokens
+    if left > 0:
+        excess[lease.decode] = left
