@@ -79,3 +79,9 @@ def test_a_hostile_engine_costs_little(text: str) -> None:
     assert len(found.counters) <= exposition.MOST_SERIES
     assert all(number <= exposition.MOST for number in (*found.gauges.values(), *found.counters.values()))
     assert found.capacity_tokens <= exposition.MOST**2
+
+
+def test_buckets_without_a_bound_are_passed_over() -> None:
+    bounds = ("abc", "", "NaN", "0.5", "1e-05", "+Inf")
+    text = "".join(f'vllm:nixl_xfer_time_seconds_bucket{{le="{bound}"}} 1\n' for bound in bounds)
+    assert [le for _, le in exposition.parse(text).counters] == ["0.5", "1e-05", "+Inf"]

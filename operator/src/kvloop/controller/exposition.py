@@ -40,6 +40,7 @@ _CACHE = "vllm:cache_config_info"
 _NAMES = frozenset([*_PLAIN, *_BY_LABEL, *_GAUGES, _INFO, _CACHE])
 _LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 """Without the boundary, a name of a million letters would be tried from each of them."""
+_BOUND = re.compile(r"\+Inf|[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?")
 
 MOST: Final = 1e15
 """A larger number has not been counted: a million tokens a second make it in 30 years. Sums of such do not overflow."""
@@ -85,7 +86,7 @@ def parse(text: str) -> Exposition:
             continue
         elif gauge := _GAUGES.get(name):
             gauges.setdefault(gauge, []).append(number)
-        elif (path := _path(name, labels)) in found.counters or len(found.counters) < MOST_SERIES:
+        elif (path := _path(name, labels)) and (path in found.counters or len(found.counters) < MOST_SERIES):
             found.counters[path] = found.counters.get(path, 0) + number
     found.gauges = {name: sum(numbers) / len(numbers) for name, numbers in gauges.items()}
     return found
@@ -102,11 +103,13 @@ def _lines(text: str) -> Iterator[tuple[str, dict[str, str], str]]:
             yield name, dict(_LABEL.findall(labels)), value.partition(" ")[0]
 
 
-def _path(name: str, labels: dict[str, str]) -> Path:
+def _path(name: str, labels: dict[str, str]) -> Path | None:
+    """None for a bucket without a bound."""
     if name in _PLAIN:
         return (_PLAIN[name],)
     label, field_name = _BY_LABEL[name]
-    return field_name, labels.get(label, "")
+    told = labels.get(label, "")
+    return None if label == "le" and not _BOUND.fullmatch(told) else (field_name, told)
 
 
 def _number(text: str) -> float | None:
