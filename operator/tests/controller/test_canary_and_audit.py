@@ -5,7 +5,7 @@ import pytest
 from kvloop.controller.audit import Audit
 from kvloop.controller.cache import Cache, Key
 from kvloop.controller.canary import Canary, DeafError
-from kvloop.kube.errors import ExpiredError, UnavailableError
+from kvloop.kube.errors import ExpiredError, ForbiddenError, UnavailableError
 from kvloop.kube.kinds import CUSTOM_RESOURCE, POD
 
 from .doubles import KEY, Body, Clock, MemoryKube, pod, resource
@@ -125,7 +125,11 @@ async def test_filling_waits_for_the_watches(bench: Bench) -> None:
     await bench.audit.fill()
 
 
-@pytest.mark.parametrize("error", [ExpiredError("too old", 410), UnavailableError("no connection")])
+FORBIDDEN = ForbiddenError('pods is forbidden: User "x" cannot list resource "pods"', 403)
+"""As an API server answers that has just begun, too."""
+
+
+@pytest.mark.parametrize("error", [ExpiredError("too old", 410), UnavailableError("no connection"), FORBIDDEN])
 async def test_a_list_that_did_not_end_proves_nothing(bench: Bench, error: Exception) -> None:
     bench.cache.see(pod("p"))
 
@@ -135,3 +139,6 @@ async def test_a_list_that_did_not_end_proves_nothing(bench: Bench, error: Excep
     bench.kube.metadata = failing  # type: ignore[method-assign,assignment]  # a list that never ends
     await bench.audit.check()
     assert bench.cache.versions("Pod")
+    if error is FORBIDDEN:
+        with pytest.raises(ForbiddenError):
+            await bench.audit.fill()

@@ -12,7 +12,7 @@ from kvloop.controller.cache import Cache, Key
 from kvloop.controller.canary import DeafError
 from kvloop.controller.settings import FILL_RECHECK_SECONDS
 from kvloop.kube.client import KubeClient
-from kvloop.kube.errors import ExpiredError, ServerError, UnavailableError
+from kvloop.kube.errors import ExpiredError, ForbiddenError, ServerError, UnavailableError
 from kvloop.kube.kinds import Kind
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Audit:
 
         Raises:
             NotFoundError: the custom resource's CRD is not installed.
+            ForbiddenError: the operator has no right to list a kind.
         """
         while await self._unheard():
             log.info("waiting for the watches to bring what is there")
@@ -56,10 +57,14 @@ class Audit:
         Raises:
             DeafError: they do not; only a restart helps.
         """
-        if first := await self._unheard():
-            second = await self._unheard()
-            if lost := first.keys() & second.keys() - {_UNPROVEN}:
-                raise DeafError(f"{len(lost)} objects were listed that no watch has brought")
+        try:
+            first = await self._unheard()
+            second = await self._unheard() if first else {}
+        except ForbiddenError as error:  # an API server that has just begun knows of no rights yet
+            log.warning("what is there could not be listed: %s", error)
+            return
+        if lost := first.keys() & second.keys() - {_UNPROVEN}:
+            raise DeafError(f"{len(lost)} objects were listed that no watch has brought")
 
     async def _unheard(self) -> Mapping[str, int]:
         """What a list shows and the watches do not bring in a while."""
