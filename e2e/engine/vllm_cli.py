@@ -58,7 +58,7 @@ def understand(parser: Any, command: Any, arguments: list[str]) -> dict[str, Any
 
 def options(serve: argparse.ArgumentParser) -> list[list[str]]:
     """Spellings of each option."""
-    return [list(action.option_strings) for action in serve._actions if action.option_strings]  # noqa: SLF001
+    return [list(action.option_strings) for action in serve._actions if action.option_strings]  # noqa: SLF001 (no other way)
 
 
 def connector_options() -> list[str]:

@@ -158,7 +158,7 @@ def _await_answer(url: str, process: subprocess.Popen[str], log: Path) -> None:
 
 def _get(url: str, body: bytes | None = None) -> bytes:
     request = urllib.request.Request(url, body, {"content-type": "application/json"})  # noqa: S310 (our own servers)
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 (our own URL)
         content: bytes = answer.read()
         return content
 
