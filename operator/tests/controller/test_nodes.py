@@ -12,7 +12,7 @@ from .doubles import Clock, MemoryKube, node
 
 LABELS = {"topology.kubernetes.io/zone": "us-east-1a", "node.kubernetes.io/instance-type": "p5en.48xlarge"}
 SELECTOR = "node.kubernetes.io/instance-type=p5en.48xlarge,topology.kubernetes.io/zone=us-east-1a"
-WORDS = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+WORDS = "no nodes are available: Insufficient nvidia.com/gpu"
 KIND = NodeKind("us-east-1a", "p5en.48xlarge", 1, {"nvidia.com/gpu": 8})
 
 
@@ -27,7 +27,7 @@ async def test_all_that_wait_for_the_same_nodes_share_a_list(nodes: Nodes, kube:
     assert kube.calls == [("list", "Node", SELECTOR)]
     assert await nodes.kinds({}, WORDS) == (KIND,)
     assert kube.calls[1:] == [("list", "Node", "")]
-    clock.now += 6
+    clock.now += 31
     kube.objects["Node", "a"] = node("a", gpu="7")
     assert await nodes.kinds(LABELS, WORDS) == (NodeKind(KIND.zone, KIND.instance_type, 1, {"nvidia.com/gpu": 7}),)
 
@@ -36,7 +36,7 @@ async def test_other_words_of_the_scheduler_mean_other_nodes(nodes: Nodes, kube:
     assert await nodes.kinds(LABELS, WORDS) == (KIND,)
     kube.objects.clear()
     assert await nodes.kinds(LABELS, WORDS) == (KIND,)
-    assert await nodes.kinds(LABELS, "0/0 nodes are available.") == ()
+    assert await nodes.kinds(LABELS, "no nodes are available: node(s) were unschedulable") == ()
 
 
 async def test_without_the_right_it_asks_once(nodes: Nodes, kube: MemoryKube, clock: Clock) -> None:
@@ -56,9 +56,9 @@ async def test_what_passes_is_asked_again(nodes: Nodes, kube: MemoryKube, clock:
     kube.errors["Node", ""] = ServerError("etcd is slow", 500)
     assert await nodes.kinds(LABELS, WORDS) is None
     del kube.errors["Node", ""]
-    clock.now += 6
+    clock.now += 31
     assert await nodes.kinds(LABELS, WORDS) == (KIND,)
-    clock.now += 6
+    clock.now += 31
     kube.errors["Node", ""] = UnavailableError("no connection")
     with pytest.raises(UnavailableError):
         await nodes.kinds(LABELS, WORDS)

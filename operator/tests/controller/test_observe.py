@@ -114,6 +114,30 @@ def test_a_pod_in_trouble() -> None:
     assert record.created_at == 1893553445.0
 
 
+TAINT = "node(s) had untolerated taint {example.com/team: a}"
+WORDS = {
+    f"0/120 nodes are available: 3 Insufficient x.io/a, 117 {TAINT}.": f"Insufficient x.io/a, {TAINT}",
+    f"0/21 nodes are available: 11 {TAINT}, 9 Insufficient x.io/a, 1 Too many pods.": (
+        f"Insufficient x.io/a, Too many pods, {TAINT}"
+    ),
+    f"0/2 nodes are available: 2 {TAINT}. preemption: 0/2 nodes are available: 2 Preemption is not helpful.": TAINT,
+    "0/2 nodes are available: 2 Insufficient x.io/a. no new claims to deallocate, preemption: 0/2 nodes.": (
+        "Insufficient x.io/a"
+    ),
+    '0/3 nodes are available: persistentvolumeclaim "w" not found.': 'persistentvolumeclaim "w" not found',
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), WORDS.items())
+def test_the_scheduler_s_words_count_no_nodes(words: str, expected: str) -> None:
+    assert observe.without_counts(words) == f"no nodes are available: {expected}"
+
+
+@pytest.mark.parametrize("words", ["", "0/5 nodes are available", "Scheduling is blocked due to non-empty gates"])
+def test_words_of_another_form_stay(words: str) -> None:
+    assert observe.without_counts(words) == words
+
+
 def test_a_pod_that_serves() -> None:
     conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
     running = {"name": "vllm", "state": {"running": {}}, "restartCount": 0}

@@ -263,20 +263,45 @@ async def test_events_that_cannot_be_read_hold_nothing_up(bench: Bench, caplog: 
     assert "cannot list" in caplog.text
 
 
+def unscheduled(bench: Bench, words: str) -> Key | None:
+    """The scheduler has found no node for prefill's pod; gives whose pass that brings."""
+    template = bench.kube.objects["StatefulSet", "chat-prefill"]["spec"]["template"]["metadata"]
+    bench.kube.version += 1
+    scheduled = {"type": "PodScheduled", "status": "False", "message": words}
+    body = pod("chat-prefill-0", version=bench.kube.version, phase="Pending", conditions=[scheduled])
+    body["metadata"] |= {"annotations": template["annotations"], "labels": template["labels"]}
+    return bench.cache.see(body)
+
+
 async def test_nodes_are_asked_when_an_engine_finds_none(bench: Bench) -> None:
     bench.see(spec={"prefill": {"replicas": 1, "gpus": 8}})
     bench.kube.objects["Node", "a"] = node("a", gpu="4")
     await bench.reconciler(KEY)
     assert ("list", "Node", "") not in bench.kube.calls
-    scheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient x."}
-    workload = bench.kube.objects["StatefulSet", "chat-prefill"]["spec"]["template"]["metadata"]
-    body = pod("chat-prefill-0", phase="Pending", conditions=[scheduled])
-    body["metadata"] |= {"annotations": workload["annotations"], "labels": workload["labels"]}
-    bench.cache.see(body)
+    assert unscheduled(bench, "0/1 nodes are available: 1 Insufficient x.") == KEY
     await bench.reconciler(KEY)
     assert bench.condition("Ready")["reason"] == "InsufficientCapacity"
     assert "no node has more than 4" in bench.condition("Ready")["message"]
     assert bench.kube.calls.count(("list", "Node", "")) == 1
+
+
+async def test_nodes_that_come_and_go_elsewhere_make_no_write(bench: Bench) -> None:
+    """In a large cluster the scheduler counts anew with each of them."""
+    bench.see(spec={"prefill": {"replicas": 1, "gpus": 8}})
+    bench.kube.objects["Node", "a"] = node("a", gpu="4")
+    await bench.reconciler(KEY)
+    words = "0/{} nodes are available: {}. preemption: 0/{} nodes are available: {} No preemption victims found."
+    unscheduled(bench, words.format(120, "117 node(s) had untolerated taint, 3 Insufficient nvidia.com/gpu", 120, 3))
+    await bench.reconciler(KEY)
+    told = bench.condition("Ready")["message"]
+    bench.kube.calls.clear()
+    for count in range(9, 12):
+        reasons = f"{count} Insufficient nvidia.com/gpu, 117 node(s) had untolerated taint"
+        assert unscheduled(bench, words.format(count + 117, reasons, count + 117, count)) is None
+        await bench.reconciler(KEY)
+    assert bench.kube.calls == []
+    assert "nodes are available: Insufficient nvidia.com/gpu, node(s) had untolerated taint" in told
+    assert unscheduled(bench, words.format(118, "118 node(s) had untolerated taint", 118, 0)) == KEY
 
 
 async def test_numbers_that_come_too_early_are_written_when_they_are_due(bench: Bench, clock: Clock) -> None:

@@ -34,6 +34,9 @@ class Offer(NamedTuple):
 _MISSING_OBJECT = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found')
 _MISSING_KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)")
 _KINDS = {"secret": "Secret", "configmap": "ConfigMap"}
+_NO_NODE = re.compile(r"0/\d+ nodes are available: (.+?)\.?")
+_PREEMPTION = re.compile(r"\. (?:[^.]*, )?preemption:")
+"""Where the scheduler's last sentence begins: what preemption, or taking back claims, could not do is a repetition."""
 
 
 def child(body: Body) -> Child:
@@ -105,11 +108,24 @@ def pod(body: Body) -> Pod:
         deleting="deletionTimestamp" in meta,
         created_at=seconds(meta["creationTimestamp"]),
         node=spec.get("nodeName", ""),
-        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        unschedulable=without_counts(scheduled.get("message", "")) if scheduled.get("status") == "False" else "",
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         containers=tuple(_container(each) for each in statuses),
     )
+
+
+def without_counts(words: str) -> str:
+    """The scheduler's words, without of how many nodes each is true, and in an order that is not by these numbers.
+
+    They change with each node that comes or goes anywhere in the cluster. Left out here, they bring no pass, list of
+    nodes or write of status, nor can the status hold old ones; the pod's own condition tells them.
+    """
+    said = _PREEMPTION.split(words)[0]
+    if not (found := _NO_NODE.fullmatch(said)):
+        return said
+    reasons = {re.sub(r"^\d+ ", "", reason) for reason in re.split(r", (?=\d+ )", found[1])}
+    return f"no nodes are available: {', '.join(sorted(reasons))}"
 
 
 def _container(status: Body) -> Container:

@@ -95,7 +95,7 @@ WARNINGS_AFTER_SECONDS = 10.0
 """How long a pod may be mute, or a StatefulSet lack pods, before the events about it are read; few are so long."""
 WARNINGS_EVERY_SECONDS = 60.0
 """Time between two reads of the events about one object; `WARNINGS_AFTER_SECONDS` in the first minute of silence."""
-NODES_SECONDS = 5.0
+NODES_SECONDS = 30.0
 """How long a list of nodes is believed by those about whom the scheduler has the same words."""
 REJECTION_SECONDS = 600.0
 """The API server's final no to an object is believed for this long; what made it say so, as a policy, may change."""

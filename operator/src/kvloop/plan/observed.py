@@ -88,9 +88,9 @@ class Pod:
     `template` the annotation TEMPLATE_HASH, `controller_revision` the label controller-revision-hash (of a ReplicaSet's
     pod: pod-template-hash). `claim_templates` are names of ResourceClaimTemplates. `ready` is the condition Ready, and
     `ready_changed_at` when it last changed; `scheduled` is the condition PodScheduled, and `unschedulable` its message
-    when it is False. `reason` and `message` are status.reason and status.message, as of an evicted pod. `probe_failure`
-    is the message of an Event about the readiness probe, if the pod has long been running. `containers` has init
-    containers first.
+    when it is False, without numbers of nodes. `reason` and `message` are status.reason and status.message, as of an
+    evicted pod. `probe_failure` is the message of an Event about the readiness probe, if the pod has long been running.
+    `containers` has init containers first.
     """
 
     name: str

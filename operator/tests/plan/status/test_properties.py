@@ -11,7 +11,7 @@ from kvloop.api.v1alpha1 import Status
 ENGINES = ("chat-prefill-0", "chat-prefill-1", "chat-decode-0", "chat-decode-1")
 STATES: dict[str, dict[str, Any]] = {
     "absent": {},
-    "pending": {"unschedulable": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."},
+    "pending": {"unschedulable": "no nodes are available: Insufficient nvidia.com/gpu"},
     "loading": {"running": True},
     "started": {"running": True, "started": True},
     "image": {"waiting": "ImagePullBackOff", "message": "not found"},

@@ -157,7 +157,7 @@ def test_no_progress_for_too_long_is_a_failure(replay: Replay) -> None:
     world.edit(rollout={"progressDeadlineSeconds": 600})
     world.make_children()
     for number in range(2):
-        world.engine(Role.PREFILL, number, unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+        world.engine(Role.PREFILL, number, unschedulable="no nodes are available: Insufficient nvidia.com/gpu")
         world.engine(Role.DECODE, number)
         world.container(f"chat-decode-{number}", running=True)
     expect("InProgress", "InsufficientCapacity")

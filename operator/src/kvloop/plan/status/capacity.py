@@ -1,10 +1,12 @@
 """What the cluster cannot give, read from the scheduler's words and, where nodes may be read, from what they have.
 
+Nodes come and go all the time in a large cluster. So no message counts more of them than matter to the resource: the
+status changes when there is something else to do, not with each node.
+
 A node's line in the scheduler's message names the first check that it fails. Affinity between pods is checked after
 resources, so that a node that only fails this one has room: https://kubernetes.io/docs/reference/scheduling/config/
 """
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
@@ -20,8 +22,6 @@ from kvloop.plan.status.view import View
 
 _VOLUME: Final = ("persistentvolumeclaim", "PersistentVolumeClaim", "volume node affinity", "volume(s)")
 _POD_AFFINITY: Final = "didn't match pod affinity rules"
-_PREEMPTION: Final = re.compile(r"\. (?:[^.]*, )?preemption:")
-"""Where the last sentence begins: what preemption, or taking back claims, could not do is a repetition."""
 _DRA: Final = ("cannot allocate all claims", "resourceclaim")
 
 
@@ -73,9 +73,8 @@ def _no_device(view: View, pod: Pod) -> str:
         )
     if not asked or f"Insufficient {EFA_RESOURCE}" not in pod.unschedulable:
         return ""
-    fewer = sum(count for has, count in offered.items() if has < asked)
-    short = f" {fewer} of {offered.total()} nodes have fewer than {asked} to give, used or not." if fewer else ""
-    return f"{waits} free: {_words(pod)}.{short} Add such nodes, or lower transfer.efa.devicesPerPod."
+    short = f" Some nodes have fewer than {asked} to give, used or not." if min(offered, default=asked) < asked else ""
+    return f"{waits} free: {brief(pod.unschedulable)}.{short} Add such nodes, or lower transfer.efa.devicesPerPod."
 
 
 def _zones_split(view: View, pod: Pod) -> Problem | None:
@@ -90,12 +89,17 @@ def _zones_split(view: View, pod: Pod) -> Problem | None:
 
 
 def _large_enough(view: View, pod: Pod) -> str:
-    """How many nodes there are in each zone on which the pod would fit if nothing else ran there."""
+    """How many nodes there are in each zone on which the pod would fit if nothing else ran there.
+
+    What is more than all engines need is not counted: it is of no interest, and changes all the time where many are.
+    """
     devices, zones = _devices(view, pod), Counter[str]()
+    needed = sum(fleet.wanted for fleet in view.fleets.values())
     for kind in view.observed.capacity or ():
         if all(kind.allocatable.get(name, 0) >= count for name, count in devices.items()):
             zones[kind.zone] += kind.nodes
-    counts = ", ".join(f"{count} in {zone}" for zone, count in sorted(zones.items()) if zone)
+    told = ((zone, f"{count}" if count < needed else f"{needed} or more") for zone, count in sorted(zones.items()))
+    counts = ", ".join(f"{count} in {zone}" for zone, count in told if zone)
     return f" Nodes that are large enough, used or not: {counts}." if counts else ""
 
 
@@ -128,17 +132,10 @@ def _devices(view: View, pod: Pod) -> Mapping[str, int]:
     return {name: int(count) for name, count in limits.items() if "/" in name and str(count).isdecimal()}
 
 
-def _offered(view: View, resource: str) -> Counter[int]:
-    """How many nodes have how much of a resource to give, used or not; empty if that is unknown."""
-    offered = Counter[int]()
-    for kind in view.observed.capacity or ():
-        offered[kind.allocatable.get(resource, 0)] += kind.nodes
-    return offered
+def _offered(view: View, resource: str) -> set[int]:
+    """How much of a resource nodes have to give, used or not; empty if that is unknown."""
+    return {kind.allocatable.get(resource, 0) for kind in view.observed.capacity or ()}
 
 
 def _said(pod: Pod) -> str:
-    return f"{pod.name} cannot be scheduled: {_words(pod)}"
-
-
-def _words(pod: Pod) -> str:
-    return brief(_PREEMPTION.split(pod.unschedulable)[0])
+    return f"{pod.name} cannot be scheduled: {brief(pod.unschedulable)}"
