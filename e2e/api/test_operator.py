@@ -146,7 +146,9 @@ def test_a_resource_nested_as_deep_as_the_api_server_takes_blinds_nobody(site: S
     template = {"replicas": 0, "gpus": 0, "podTemplate": {"spec": {"affinity": "DEEP"}}}
     text = json.dumps(resource("deep", site.namespace, prefill=template)).replace('"DEEP"', deep)
     site.cluster.kubectl("create", "--filename=-", input=text)
-    eventually(lambda: site.operator.metric('kvloop_reconcile_total{result="error"}'))
+    stalled = "jsonpath={.status.conditions[?(@.type=='Stalled')].message}"
+    told = eventually(lambda: site.kubectl("get", PLURAL, "deep", "--output", stalled))
+    assert told == "StatefulSet deep-prefill: .spec.template.spec.affinity.a: field not declared in schema"
     with site.served():
         assert site.children()
     site.kubectl("delete", PLURAL, "deep")

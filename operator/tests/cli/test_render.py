@@ -177,7 +177,7 @@ def test_a_misspelt_kind_of_our_group_is_an_error() -> None:
         ("a: 1\n\tb: 2\n", "standard input is no valid YAML: line 2: found character"),
         ("a: \x01\n", "no valid YAML: unacceptable character #x0001"),
         ("a: 1\nb: {c: 1, d: 2, c: 3}\n", "no valid YAML: line 2: c is there twice"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 5000, "nested deeper than 100 levels"),
         ("&a {kind: x, spec: *a}", "an alias contains itself"),
         ("a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)), "multiply"),
     ],

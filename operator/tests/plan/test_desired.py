@@ -98,6 +98,29 @@ def test_an_older_revision_keeps_its_routing_service_while_it_has_pods(children:
     assert len(services) == 7
 
 
+def test_what_is_nested_deeper_than_any_pod_is_left_to_the_api_server(children: Children) -> None:
+    """Which refuses it with the name of the field; the CRD takes such a thing where it does not look."""
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    variables, tolerations = [{"name": "A", "valueFrom": deep}], [deep]
+    spec = {
+        "prefill": {"podTemplate": {"spec": {"affinity": deep}}},
+        "decode": {"env": variables},
+        "router": {"env": variables},
+        "placement": {"tolerations": tolerations},
+    }
+    planned = children(spec)
+    prefill, decode = (planned["StatefulSet", f"chat-{role}"]["spec"]["template"]["spec"] for role in Role)
+    router = planned["Deployment", "chat-router"]["spec"]["template"]["spec"]
+    affinity = prefill["affinity"]
+    for _ in range(300):
+        affinity = affinity["a"]
+    assert variables[0] in decode["containers"][0]["env"]
+    assert variables[0] in router["containers"][0]["env"]
+    assert deep in decode["tolerations"]
+
+
 @pytest.mark.parametrize(("replicas", "budget"), [(0, False), (1, False), (2, True), (9, True)])
 def test_a_budget_only_where_a_pod_can_be_spared(replicas: int, budget: bool, children: Children) -> None:
     planned = children({"prefill": {"replicas": replicas}})

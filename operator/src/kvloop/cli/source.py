@@ -17,6 +17,7 @@ from kvloop.cli.kubeyaml import Loader
 STDIN = "-"
 NAMESPACE_RULE: Final = "must be lower case letters, digits and dashes, at most 63 of them"
 _MAX_DEPTH: Final = 100
+_TOO_DEEP: Final = f"nested deeper than {_MAX_DEPTH} levels, which no field of a pod is"
 _MAX_PARTS: Final = 1_000_000
 """Of one document: far beyond what an API server takes (3 MiB a request), and still read in a second or two."""
 
@@ -76,7 +77,7 @@ def _load(name: str, text: str) -> list[Any]:
     except yaml.YAMLError as error:
         raise SourceError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise SourceError(f"{name} is nested too deeply") from error
+        raise SourceError(f"{name} is {_TOO_DEEP}") from error
     for body in bodies:
         _bounded(name, body)
     return bodies
@@ -90,7 +91,7 @@ def _bounded(name: str, body: Any) -> None:
         value, depth = todo.pop()
         parts += 1
         if depth > _MAX_DEPTH:
-            raise SourceError(f"{name} is nested too deeply, or an alias contains itself")
+            raise SourceError(f"{name} is {_TOO_DEEP}, or an alias contains itself")
         if parts > _MAX_PARTS:
             raise SourceError(f"{name} is too large, or its aliases multiply: more than {_MAX_PARTS:,} values")
         if isinstance(value, dict | list):

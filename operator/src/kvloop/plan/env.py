@@ -4,6 +4,7 @@ from typing import Any
 
 from kvloop.api.labels import NIXL_SIDE_CHANNEL, Role
 from kvloop.api.v1alpha1.transfer import Fabric
+from kvloop.plan.render import without_none
 from kvloop.plan.scope import Scope
 
 POD_ADDRESS = "VLLM_NIXL_SIDE_CHANNEL_HOST"
@@ -22,7 +23,7 @@ def environment(scope: Scope, role: Role) -> list[dict[str, Any]]:
     variables["XDG_CACHE_HOME"] = _literal("XDG_CACHE_HOME", CACHE_FOLDER)
     for variable in (*scope.spec.engine.env, *scope.role(role).env):
         if variable.name not in owned:
-            variables[variable.name] = variable.model_dump(by_alias=True, exclude_none=True)
+            variables[variable.name] = without_none(variable.plain())
     return list(variables.values())
 
 

@@ -91,7 +91,7 @@ def deployment(scope: Scope) -> dict[str, Any]:
             {"name": ADMIN_PORT, "containerPort": ROUTER_ADMIN},
         ],
         admin_port=ADMIN_PORT,
-        env=[variable.model_dump(by_alias=True, exclude_none=True) for variable in spec.env],
+        env=[variable.plain() for variable in spec.env],
         resources=spec.resources or {"requests": {"cpu": "100m", "memory": "256Mi"}},
         secrets=_secrets(scope),
     )

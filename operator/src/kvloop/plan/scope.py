@@ -48,7 +48,7 @@ class Scope:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The spec as in the custom resource: camelCase keys, plain values."""
-        return self.spec.model_dump(mode="json", by_alias=True)
+        return self.spec.plain()
 
     @property
     def pull_secrets(self) -> list[dict[str, str]] | None:

@@ -1,6 +1,7 @@
 """What every model of the API shares: spelling, tolerance, and the place of CEL rules."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,27 @@ class Model(BaseModel):
         json_schema_extra=_add_rules,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As in the custom resource: camelCase keys, plain values.
+
+        What Kubernetes itself defines stays as it is, for the API server to judge: `model_dump` would look into it, and
+        fails beyond 255 levels.
+        """
+        fields = type(self).model_fields.items()
+        return {field.alias or name: _plain(getattr(self, name)) for name, field in fields}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Model():
+            return value.plain()
+        case list():
+            return [_plain(item) for item in value]
+        case Enum():
+            return value.value
+        case _:
+            return value
 
 
 def list_map(*keys: str) -> dict[str, Any]:
