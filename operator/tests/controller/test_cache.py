@@ -1,6 +1,7 @@
 """What a cache takes, ignores, tells and forgets."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -27,16 +28,16 @@ def test_keys(service: Body) -> None:
 
 def test_only_changes_of_interest_are_told(service: Body) -> None:
     cache = Cache()
-    assert cache.see(service) == KEY
-    assert cache.see(service) is None
-    assert cache.see(with_version(service, 1000)) is None
-    assert cache.see(with_version(service | {"metadata": service["metadata"] | {"generation": 7}}, 1001)) == KEY
+    assert cache.see(service) == {KEY}
+    assert cache.see(service) == set()
+    assert cache.see(with_version(service, 1000)) == set()
+    assert cache.see(with_version(service | {"metadata": service["metadata"] | {"generation": 7}}, 1001)) == {KEY}
 
 
 def test_an_older_version_changes_nothing() -> None:
     cache = Cache()
     cache.see(resource(generation=2, version=20))
-    assert cache.see(resource(generation=1, version=10)) is None
+    assert cache.see(resource(generation=1, version=10)) == set()
     entry = cache.resource(KEY)
     assert entry is not None
     assert entry.generation == 2
@@ -46,31 +47,58 @@ def test_a_new_object_of_the_name_replaces_the_old_one_and_not_the_other_way_rou
     cache = Cache()
     cache.see(service)
     anew = service | {"metadata": service["metadata"] | {"uid": "another", "resourceVersion": "1000"}}
-    assert cache.see(anew) == KEY
-    assert cache.see(with_version(service, 999)) is None, "an event about the old one that comes late"
+    assert cache.see(anew) == {KEY}
+    assert cache.see(with_version(service, 999)) == set(), "an event about the old one that comes late"
     assert cache.children(KEY)[ChildRef("Service", "chat")].uid == "another"
-    assert cache.forget(service) is None, "the end of the old one is no news about the new one"
+    assert cache.forget(service) == set(), "the end of the old one is no news about the new one"
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Service"])
+def test_what_is_relabelled_to_another_resource_leaves_the_old_one(service: Body, kind: str) -> None:
+    """Both get a pass: one has lost something, which the other has won."""
+    cache, other = Cache(), Key(KEY.namespace, "other")
+    body = pod("p") if kind == "Pod" else service
+    cache.see(body)
+    labels = {**body["metadata"]["labels"], "kvloop.io/name": other.name}
+    moved = with_version(body | {"metadata": body["metadata"] | {"labels": labels}}, 1000)
+    assert cache.see(moved) == {KEY, other}
+    assert (cache.pods(KEY), cache.children(KEY)) == ((), {})
+    assert [*cache.pods(other), *cache.children(other)]
+    assert cache.see(moved) == set()
+    assert cache.see(with_version(body, 999)) == set(), "an event about the old label that comes late"
+    assert not [*cache.pods(KEY), *cache.children(KEY)]
+    assert cache.forget(moved) == {other}
 
 
 def test_what_has_gone_does_not_come_back(service: Body) -> None:
     cache = Cache()
-    for gone in (cache.forget, lambda _: cache.drop({"uid-p"})):
-        cache.see(pod("p"))
-        gone(pod("p"))
-        assert cache.see(pod("p", version=9)) is None, "the answer to a write that was made before"
-        assert not cache.pods(KEY)
+    cache.see(pod("p"))
+    cache.forget(pod("p", version=9))
+    assert cache.see(pod("p", version=8)) == set(), "the answer to a write that was made before"
+    assert not cache.pods(KEY)
     cache.see(service)
     cache.drop_child(KEY, ChildRef("Service", "chat"))
-    assert cache.see(with_version(service, 999)) is None
+    assert cache.see(with_version(service, 999)) == set()
     assert not cache.children(KEY)
+
+
+@pytest.mark.parametrize("gone", [lambda cache: cache.forget(pod("p", version=2)), lambda cache: cache.drop({"uid-p"})])
+def test_what_lost_its_labels_comes_back_with_them(gone: Callable[[Cache], object]) -> None:
+    cache = Cache()
+    cache.see(pod("p"))
+    gone(cache)
+    assert not cache.pods(KEY)
+    assert cache.see(pod("p", version=3)) == {KEY}
+    assert cache.see(pod("p", version=2)) == set()
 
 
 def test_not_all_that_has_gone_is_remembered_for_ever(service: Body) -> None:
     cache = Cache()
-    cache.drop({service["metadata"]["uid"]})
+    cache.forget(service)
+    assert cache.see(service) == set()
     for number in range(GONE):
-        cache.drop({str(number)})
-    assert cache.see(service) == KEY, "whose uid is forgotten by now"
+        cache.forget(pod(str(number)))
+    assert cache.see(service) == {KEY}, "whose uid is forgotten by now"
 
 
 def test_a_resource_comes_back_as_it_was_without_what_is_not_needed() -> None:
@@ -86,15 +114,15 @@ def test_a_resource_comes_back_as_it_was_without_what_is_not_needed() -> None:
 def test_a_foreign_edit_of_the_status_is_told() -> None:
     cache = Cache()
     cache.see(resource())
-    assert cache.see(resource(version=2, status={"observedGeneration": 5})) == KEY
+    assert cache.see(resource(version=2, status={"observedGeneration": 5})) == {KEY}
 
 
 def test_forgetting(service: Body) -> None:
     cache = Cache()
     for body in (resource(), service, pod("p")):
         cache.see(body)
-        assert cache.forget(body) == KEY
-        assert cache.forget(body) is None
+        assert cache.forget(body) == {KEY}
+        assert cache.forget(body) == set()
     assert cache.resource(KEY) is None
     assert not cache.children(KEY)
     assert not cache.pods(KEY)
@@ -110,7 +138,7 @@ def test_a_pod_told_to_go_counts_as_going_until_the_watch_shows_it() -> None:
     cache.see(pod("p", version=2))
     (entry,) = cache.pods(KEY)
     assert entry.pod.deleting, "an event from before"
-    cache.forget(pod("p"))
+    cache.forget(pod("p", version=3))
     cache.see(pod("p") | {"metadata": pod("p")["metadata"] | {"uid": "another"}})
     (entry,) = cache.pods(KEY)
     assert not entry.pod.deleting

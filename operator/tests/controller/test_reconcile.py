@@ -263,7 +263,19 @@ async def test_events_that_cannot_be_read_hold_nothing_up(bench: Bench, caplog: 
     assert "cannot list" in caplog.text
 
 
-def unscheduled(bench: Bench, words: str) -> Key | None:
+async def test_a_child_that_lost_its_label_is_known_again_once_it_has_it_back(bench: Bench, clock: Clock) -> None:
+    """To a watch with a selector that is an end, and then the same object anew."""
+    bench.see()
+    await bench.reconciler(KEY)
+    service = bench.kube.objects["Service", "chat"]
+    bench.kube.version += 1
+    bench.cache.forget(service | {"metadata": service["metadata"] | {"resourceVersion": str(bench.kube.version)}})
+    assert "Service" in await bench.writes()
+    clock.now += 600
+    assert "Service" not in await bench.writes()
+
+
+def unscheduled(bench: Bench, words: str) -> set[Key]:
     """The scheduler has found no node for prefill's pod; gives whose pass that brings."""
     template = bench.kube.objects["StatefulSet", "chat-prefill"]["spec"]["template"]["metadata"]
     bench.kube.version += 1
@@ -278,7 +290,7 @@ async def test_nodes_are_asked_when_an_engine_finds_none(bench: Bench) -> None:
     bench.kube.objects["Node", "a"] = node("a", gpu="4")
     await bench.reconciler(KEY)
     assert ("list", "Node", "") not in bench.kube.calls
-    assert unscheduled(bench, "0/1 nodes are available: 1 Insufficient x.") == KEY
+    assert unscheduled(bench, "0/1 nodes are available: 1 Insufficient x.") == {KEY}
     await bench.reconciler(KEY)
     assert bench.condition("Ready")["reason"] == "InsufficientCapacity"
     assert "no node has more than 4" in bench.condition("Ready")["message"]
@@ -297,11 +309,11 @@ async def test_nodes_that_come_and_go_elsewhere_make_no_write(bench: Bench) -> N
     bench.kube.calls.clear()
     for count in range(9, 12):
         reasons = f"{count} Insufficient nvidia.com/gpu, 117 node(s) had untolerated taint"
-        assert unscheduled(bench, words.format(count + 117, reasons, count + 117, count)) is None
+        assert unscheduled(bench, words.format(count + 117, reasons, count + 117, count)) == set()
         await bench.reconciler(KEY)
     assert bench.kube.calls == []
     assert "nodes are available: Insufficient nvidia.com/gpu, node(s) had untolerated taint" in told
-    assert unscheduled(bench, words.format(118, "118 node(s) had untolerated taint", 118, 0)) == KEY
+    assert unscheduled(bench, words.format(118, "118 node(s) had untolerated taint", 118, 0)) == {KEY}
 
 
 async def test_numbers_that_come_too_early_are_written_when_they_are_due(bench: Bench, clock: Clock) -> None:

@@ -105,37 +105,46 @@ class Cache:
         self._resources: dict[Key, ResourceEntry] = {}
         self._children: dict[Key, dict[ChildRef, ChildEntry]] = {}
         self._pods: dict[Key, dict[str, PodEntry]] = {}
+        self._where: dict[str, Key] = {}  # by uid: an object that was relabelled does not tell where it was
         self._told_to_go: set[str] = set()
-        self._gone: dict[str, None] = {}
+        self._gone: dict[str, int] = {}
         self._awaited: dict[str, int] = {}
         self._arrived = asyncio.Event()
 
-    def see(self, body: Body) -> Key | None:
+    def see(self, body: Body) -> set[Key]:
         """Take an object as a watch or an answer shows it; gives its custom resource if anything of interest changed.
 
-        Answers and watches overtake each other. So an older version than the one known, of whichever object of that
-        name, changes nothing, and neither does what has gone: no object comes back under its uid.
+        There are two where it was relabelled from one to the other. Answers and watches overtake each other. So
+        an older version than the one known, of whichever object of that name, changes nothing; nor does one from before
+        the object had gone. A later one has got back the labels that the watches select by.
         """
-        self._arrive(body, _version(body))
-        if (key := key_of(body)) is None or body["metadata"]["uid"] in self._gone:
-            return None
+        uid, version = body["metadata"]["uid"], _version(body)
+        self._arrive(body, version)
+        if (key := key_of(body)) is None or version <= self._gone.get(uid, -1):
+            return set()
         table, name, entry = self._place(key, body)
+        former = self._where.get(uid, key)
+        elsewhere = self._table(former, entry.kind) if former != key else {}
         known = table.get(name)
-        if known and known.version > entry.version:
-            return None
-        table[name] = entry
-        return key if known != entry else None
+        if any(each.version > version for each in (known, elsewhere.get(name)) if each):
+            return set()
+        if known:
+            self._where.pop(known.uid, None)
+        table[name], self._where[uid] = entry, key
+        self._gone.pop(uid, None)
+        if elsewhere:
+            return {key, self._drop(former, elsewhere, name)}
+        return {key} if known != entry else set()
 
-    def forget(self, body: Body) -> Key | None:
+    def forget(self, body: Body) -> set[Key]:
         """Take an object as gone; gives its custom resource if it was known."""
+        uid = body["metadata"]["uid"]
         self._arrive(body, sys.maxsize)
-        self._bury(body["metadata"]["uid"])
-        if (key := key_of(body)) is None:
-            return None
-        table, name, entry = self._place(key, body)
-        if name in table and table[name].uid == entry.uid:
-            return self._drop(key, table, name)
-        return None
+        key = self._where.get(uid)
+        self._bury(uid, _version(body))
+        if key is None:
+            return set()
+        return {self._drop(key, self._table(key, body["kind"]), _name(key, body))}
 
     def resource(self, key: Key) -> ResourceEntry | None:
         """A custom resource."""
@@ -163,7 +172,7 @@ class Cache:
     def drop_child(self, key: Key, ref: ChildRef) -> None:
         """Forget a child that is known to be gone."""
         if entry := self._children.get(key, {}).pop(ref, None):
-            self._bury(entry.uid)
+            self._bury(entry.uid, sys.maxsize)
 
     def versions(self, kind: str) -> dict[str, int]:
         """Version of every known object of a kind, by uid."""
@@ -172,10 +181,10 @@ class Cache:
     def drop(self, uids: Iterable[str]) -> set[Key]:
         """Forget objects that are known to be gone; gives their custom resources."""
         gone = set(uids)
-        for uid in gone:
-            self._bury(uid)
-        found = [(key, table, name) for key, table, name, entry in self._entries() if entry.uid in gone]
-        return {self._drop(key, table, name) for key, table, name in found}
+        found = [each for each in self._entries() if each[-1].uid in gone]
+        for *_, entry in found:
+            self._bury(entry.uid, entry.version)
+        return {self._drop(key, table, name) for key, table, name, _ in found}
 
     async def arrival(self, versions: Mapping[str, int], seconds: float) -> bool:
         """Wait until these objects (uids) were seen in these versions or later, or forgotten.
@@ -193,9 +202,10 @@ class Cache:
             return False
         return True
 
-    def _bury(self, uid: str) -> None:
+    def _bury(self, uid: str, version: int) -> None:
+        self._where.pop(uid, None)
         self._told_to_go.discard(uid)
-        self._gone[uid] = None
+        self._gone[uid] = version
         if len(self._gone) > GONE:
             del self._gone[next(iter(self._gone))]
 
@@ -208,16 +218,21 @@ class Cache:
 
     def _place(self, key: Key, body: Body) -> tuple[dict[Any, Any], Any, Entry]:
         """The table in which an object belongs, its name there, and its entry."""
-        meta = body["metadata"]
+        name = _name(key, body)
         if body["kind"] == KIND:
-            return self._resources, key, _resource_entry(body)
+            return self._resources, name, _resource_entry(body)
         if body["kind"] == "Pod":
             address = (body.get("status") or {}).get("podIP", "")
             entry = PodEntry(observe.pod(body), _version(body), address)
             told = entry.uid in self._told_to_go
-            return self._pods.setdefault(key, {}), meta["name"], _going(entry) if told else entry
-        child = child_entry(body)
-        return self._children.setdefault(key, {}), child.child.ref, child
+            return self._pods.setdefault(key, {}), name, _going(entry) if told else entry
+        return self._children.setdefault(key, {}), name, child_entry(body)
+
+    def _table(self, key: Key, kind: str) -> dict[Any, Any]:
+        """Where objects of a kind are that are known as of that custom resource, or are it."""
+        if kind == KIND:
+            return self._resources
+        return (self._pods if kind == "Pod" else self._children)[key]
 
     def _entries(self) -> Iterator[tuple[Key, dict[Any, Any], Any, Entry]]:
         """Every entry, with its resource, and the table and the name in it where it is."""
@@ -240,6 +255,12 @@ def key_of(body: Body) -> Key | None:
     meta = body["metadata"]
     name = meta["name"] if body["kind"] == KIND else (meta.get("labels") or {}).get(NAME)
     return Key(meta["namespace"], name) if name else None
+
+
+def _name(key: Key, body: Body) -> Any:
+    """How an object is called in its table."""
+    name = body["metadata"]["name"]
+    return key if body["kind"] == KIND else name if body["kind"] == "Pod" else ChildRef(body["kind"], name)
 
 
 def child_entry(body: Body) -> ChildEntry:

@@ -91,14 +91,15 @@ class Operator:
         """Take an object from a watch."""
         if body["kind"] == LEASE.kind:
             self._canary.hear(body)
-        elif key := self.cache.see(body):
+            return
+        for key in self.cache.see(body):
             self.queue.add(key)
             if body["kind"] == POD.kind and "deletionTimestamp" in body["metadata"]:
                 self._scraper.hurry(key)
 
     def forget(self, body: Body) -> None:
         """Take an object from a watch as deleted."""
-        if body["kind"] != LEASE.kind and (key := self.cache.forget(body)):
+        for key in self.cache.forget(body) if body["kind"] != LEASE.kind else ():
             self.queue.add(key)
 
     def check(self) -> float:
