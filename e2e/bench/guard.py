@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import copy
 import gc
+from array import array
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -60,7 +61,7 @@ def _turn(tokens: list[int]) -> dict[str, float]:
     offer = _handle(ids, len(held), "do_remote_decode")
     offer["guard"] = guard.make(held, len(held), BLOCK, guard.seed("", ""))
     first = _handle(ids, len(prompt), "do_remote_prefill")
-    guard.sign_prompt(first, prompt, guard.seed("", ""))
+    guard.sign(first, array("I", prompt), [], BLOCK, guard.seed("", ""))
 
     def asking(handle: dict[str, Any]) -> SimpleNamespace:
         return _request(next(ids), prompt, {**copy.deepcopy(handle), "remote_request_id": next(ids)})

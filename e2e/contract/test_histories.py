@@ -182,3 +182,16 @@ async def test_a_decode_engine_reads_only_the_kv_of_its_own_prompt(engines: Engi
     answer = await client.complete(engines.decode[0], rendered, first.handle, 24)
     assert answer.tokens == await client.cold(engines.decode[0], rendered, 24)
     assert answer.handle is None
+
+
+@pytest.mark.parametrize("max_tokens", [2, 5])
+async def test_a_prefill_leg_that_goes_on_into_another_block_hands_over_its_prompt(
+    engines: Engines, client: Client, max_tokens: int
+) -> None:
+    """Decode takes the last blocks of a list, so it would read shifted ones."""
+    prompt = client.tokens(127)
+    first = await client.complete(engines.prefill, prompt, dict(FIRST), max_tokens)
+    before = await transfers(client, engines.decode[0])
+    answer = await client.complete(engines.decode[0], prompt, first.handle, 12)
+    assert answer.tokens == await client.cold(engines.decode[0], prompt, 12)
+    assert await transfers(client, engines.decode[0]) - before == len(prompt)

@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import logging
 import os
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge
@@ -108,14 +109,11 @@ class Frontend:
         if self.guard is None:
             return
         self._groups = len(handle["remote_block_ids"])
-        if not handle["do_remote_decode"]:
-            if report is not None:
-                handle["guard"] = report
-            if request.text_only:
-                self.guard.sign_prompt(handle, request.prompt, self._key(request))
-        elif request.text_only:
-            sequence, size = request.prompt + request.output, self.engine.config.block_size
-            handle["guard"] = self.guard.make(sequence, handle["remote_num_tokens"], size, self._key(request))
+        if report is not None and not handle["do_remote_decode"]:
+            handle["guard"] = report
+        if request.text_only:
+            size, prompt = self.engine.config.block_size, array("I", request.prompt)
+            self.guard.sign(handle, prompt, request.output, size, self._key(request))
 
     def _export(self, config: Config, version: str) -> None:
         connector = self.engine.connector

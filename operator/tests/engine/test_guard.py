@@ -271,7 +271,7 @@ def test_half_a_decode_leg_computes_by_itself(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("other", [TOKENS[:338], [*TOKENS[:339], 1], [TOKENS[0] + 1, *TOKENS[1:339]], [], [-1]])
 def test_a_decode_leg_of_another_prompt_computes_by_itself(other: list[int]) -> None:
     handle = decode_leg()
-    guard.sign_prompt(handle, TOKENS[:339], KEY)
+    guard.sign(handle, array("I", TOKENS[:339]), [7], 32, KEY)
     assert guard.shrink(dict(handle), TOKENS[:339], KEY) is None
     salted = guard.seed("", "salt")
     assert guard.shrink(dict(handle), TOKENS[:339], salted) == guard.Report(339, 0, "other_prompt")
@@ -444,6 +444,57 @@ def test_prompt_tokens_that_are_no_tokens_read_nothing() -> None:
 def test_a_guard_covers_tokens_that_are_there(n: int) -> None:
     with pytest.raises(ValueError, match="cannot be made"):
         guard.make(TOKENS[:339], n, 32, KEY)
+
+
+@pytest.mark.parametrize(
+    ("told", "blocks", "named"),
+    [
+        pytest.param(339, 11, 339, id="as it is"),
+        pytest.param(339, 12, 339, id="a block kept for drafts"),
+        pytest.param(340, 11, 339, id="the step after the last token is under way"),
+        pytest.param(353, 12, 339, id="with drafts in it, into the next block"),
+        pytest.param(300, 10, 300, id="less than there is"),
+    ],
+)
+def test_a_decode_engine_offers_what_surely_has_kv_in_the_blocks_that_hold_it(
+    told: int, blocks: int, named: int
+) -> None:
+    handle = handle_of(TOKENS[:339], remote_num_tokens=told, remote_block_ids=[list(range(blocks))])
+    guard.sign(handle, array("I", TOKENS[:300]), TOKENS[300:340], 32, KEY)
+    assert (handle["remote_num_tokens"], handle["guard"]["n"]) == (named, named)
+    assert handle["remote_block_ids"] == [list(range(math.ceil(named / 32)))]
+    assert shrink(handle, TOKENS[:390]) == guard.Report(named, named, "match")
+
+
+@pytest.mark.parametrize(("told", "signed"), [(339, True), (340, True), (341, False)])
+@pytest.mark.parametrize("spread", [{"remote_block_ids": [[1], [2]]}, {"dcp_size": 2}])
+def test_what_cannot_be_cut_is_offered_as_it_is_or_not_at_all(told: int, signed: bool, spread: dict[str, Any]) -> None:
+    handle = handle_of(TOKENS[:339], guard=None, **{"remote_num_tokens": told, **spread})
+    before = {k: v for k, v in copy.deepcopy(handle).items() if k != "guard"}
+    guard.sign(handle, array("I", TOKENS[:300]), TOKENS[300:340], 32, KEY)
+    assert {k: v for k, v in handle.items() if k != "guard"} == before
+    assert (handle["guard"] is not None) is signed
+
+
+def prefill_answer(told: int, **changes: Any) -> dict[str, Any]:
+    """A prefill engine's handle for 300 tokens, signed, that went on to `told` ones."""
+    handle = decode_leg(remote_num_tokens=told, remote_block_ids=[list(range(math.ceil(told / 32)))], **changes)
+    guard.sign(handle, array("I", TOKENS[:300]), TOKENS[300 : told + 1], 32, KEY)
+    return handle
+
+
+@pytest.mark.parametrize("told", [299, 300, 304, 330])
+def test_a_prefill_engine_that_went_on_hands_over_its_prompt_alone(told: int) -> None:
+    handle = prefill_answer(told)
+    assert guard.shrink(handle, TOKENS[:300], KEY) is None
+    assert (handle["remote_num_tokens"], handle["remote_block_ids"]) == (min(told, 300), [list(range(10))])
+
+
+@pytest.mark.parametrize(("told", "taken"), [(299, True), (300, True), (304, False)])
+def test_what_cannot_be_cut_to_the_prompt_is_not_taken_for_it(told: int, taken: bool) -> None:
+    handle = prefill_answer(told, dcp_size=2)
+    assert (guard.shrink(handle, TOKENS[:300], KEY) is None) is taken
+    assert bool(handle) is taken
 
 
 def test_the_wire_format_is_frozen() -> None:

@@ -104,14 +104,10 @@ class Gate:
     def _sign(self, request: _Open, handle: dict[str, Any]) -> None:
         try:
             self._groups = len(handle["remote_block_ids"])
-            if not handle["do_remote_decode"]:
-                if request.report is not None:
-                    handle["guard"] = request.report.as_dict()
-                if request.prompt is not None:
-                    guard.sign_prompt(handle, request.prompt, request.key)
-            elif request.prompt is not None:
-                sequence = request.prompt + array("I", request.tokens)
-                handle["guard"] = guard.make(sequence, handle["remote_num_tokens"], self._block_size, request.key)
+            if request.report is not None and not handle["do_remote_decode"]:
+                handle["guard"] = request.report.as_dict()
+            if request.prompt is not None:
+                guard.sign(handle, request.prompt, request.tokens, self._block_size, request.key)
         except Exception:
             log.exception("kvloop could not sign a handle; the next turn will be computed")
         if request.tail is not None:

@@ -117,13 +117,37 @@ def make(tokens: Sequence[int], n: int, block_size: int, key: bytes) -> dict[str
     return {"v": VERSION, "bs": block_size, "stride": stride, "n": n, "chain": chain, "tail": b64encode(tail).decode()}
 
 
-def sign_prompt(handle: dict[str, Any], prompt: Sequence[int], key: bytes) -> None:
-    """Add to a prefill engine's handle for which prompt its KV was computed.
+def sign(handle: dict[str, Any], prompt: array[int], reply: Sequence[int], block_size: int, key: bytes) -> None:
+    """Have this engine's own handle name no more than what surely has KV, and add what proves which tokens that is.
 
-    The two legs of a turn differ in fields that should not shape the prompt. Where a chat template lets one of them do
-    so, or looks at the clock, the decode engine would read KV of another prompt.
+    A decode engine's handle gets a guard. A prefill engine's gets a digest of the prompt: the two legs of a turn differ
+    in fields that should not shape the prompt, and where a chat template lets one of them do so, or looks at the clock,
+    the decode engine would read KV of another prompt. Raises if the handle is not of vLLM's shape.
     """
-    handle[PROMPT_DIGEST] = b64encode(_link(_pack(prompt), key)).decode()
+    if handle["do_remote_decode"]:
+        sequence = prompt + array("I", reply)
+        n = _trim(handle, len(sequence) - 1, block_size)  # the last token was sampled, and not computed
+        if n <= len(sequence):
+            handle["guard"] = make(sequence, n, block_size, key)
+        return
+    n = _trim(handle, len(prompt), block_size)
+    # If it names more all the same, the decode engine must not take it for its prompt.
+    held = prompt if n <= len(prompt) else prompt + array("I", reply)
+    handle[PROMPT_DIGEST] = b64encode(_link(_pack(held), key)).decode()
+
+
+def _trim(handle: dict[str, Any], tokens: int, block_size: int) -> int:
+    """Cut a handle to at most `tokens` and to the blocks that hold them; returns the tokens that it then names.
+
+    When a request ends vLLM also counts tokens of steps that are under way, and lists blocks that it keeps for drafts;
+    its reader takes the last blocks of the list. Of several KV cache groups, and of blocks spread over decode context
+    parallel ranks, a prefix cannot be named.
+    """
+    n, groups = int(handle["remote_num_tokens"]), handle["remote_block_ids"]
+    if len(groups) == 1 and handle.get("dcp_size", 1) == 1:
+        n = min(n, tokens)
+        handle["remote_num_tokens"], handle["remote_block_ids"] = n, [groups[0][: -(-n // block_size)]]
+    return n
 
 
 def verify(guard: Guard, tokens: Sequence[int], key: bytes) -> int:
