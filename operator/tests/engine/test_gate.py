@@ -114,7 +114,7 @@ def test_what_several_requests_share_is_replaced_and_not_changed() -> None:
     assert [r.reason for r in engine.reports] == ["match", "already_read"]
 
 
-@pytest.mark.parametrize("params", ["words", 7, [1], {"do_remote_decode": True, 7: 7}])
+@pytest.mark.parametrize("params", ["words", "", 7, 0, False, 0.0, [1], [], {"do_remote_decode": True, 7: 7}])
 def test_what_is_no_handle_does_not_reach_the_engine(params: Any) -> None:
     left = Engine().admit(params)
     assert left in (None, {"do_remote_decode": True})

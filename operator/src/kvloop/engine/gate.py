@@ -55,7 +55,7 @@ class Gate:
         """
         params = request.sampling_params
         extra = getattr(params, "extra_args", None)
-        if not extra or not extra.get(KV):
+        if not extra or extra.get(KV) in (None, {}):  # nothing else, however empty: vLLM's engine core dies of a 0
             return
         handle = extra[KV]
         try:
