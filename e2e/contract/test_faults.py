@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from e2e.contract.client import FIRST, Client, Turn
 from e2e.contract.engines import Engines, Setup
+from kvloop.engine import guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INTERNAL = {"error": {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}}
 
@@ -144,15 +148,35 @@ async def test_a_handle_with_a_field_missing_is_computed(engines: Engines, clien
         {"tp_size": "8"},
         {"do_remote_prefill": True},
         {"guard": {"v": 1, "bs": 0, "stride": 0, "n": -1, "chain": [], "tail": 3}},
+        {"remote_block_ids": [[1]], "guard": "of blocks of 1024 tokens"},
     ],
 )
 async def test_no_handle_breaks_an_engine_or_changes_an_answer(
     engines: Engines, client: Client, hostile: dict[str, Any]
 ) -> None:
     prompt, handle = await first_turn(engines, client)
+    if hostile.get("guard") == "of blocks of 1024 tokens":
+        hostile = {**hostile, "guard": guard.make(prompt, handle["remote_num_tokens"], 1024, guard.seed("", ""))}
     answer = await client.complete(engines.prefill, prompt, {**handle, **hostile})
     assert answer.status in (200, 500)
     if answer.status == 200:
         assert answer.tokens == await client.cold(engines.prefill, prompt, 1)
     assert (await client.get(engines.prefill, "/health")).status_code == 200
+    await works(engines, client)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [lambda ids: ids[:3], lambda ids: [*ids, ids[0]], lambda _: list(range(100_000)), lambda _: [2**31 - 1] * 10],
+    ids=["too few", "too many", "very many", "nowhere"],
+)
+async def test_no_prefills_handle_breaks_a_decode_engine_or_changes_an_answer(
+    engines: Engines, client: Client, blocks: Callable[[list[int]], list[int]]
+) -> None:
+    prompt = client.tokens(300)
+    first = await client.complete(engines.prefill, prompt, dict(FIRST))
+    assert first.handle is not None
+    hostile = {**first.handle, "remote_block_ids": [blocks(first.handle["remote_block_ids"][0])]}
+    answer = await client.complete(engines.decode[0], prompt, hostile, 12)
+    assert answer.tokens == await client.cold(engines.decode[0], prompt, 12)
     await works(engines, client)

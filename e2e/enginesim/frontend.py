@@ -95,6 +95,7 @@ class Frontend:
             self._key(request),
             text_only=request.text_only,
             groups=self._groups,
+            block_size=self.engine.config.block_size,
             spent=self._spent,
         )
         if report is None:

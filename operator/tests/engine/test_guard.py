@@ -188,6 +188,14 @@ def test_block_counts_that_do_not_fit_read_nothing(blocks: list[list[int]]) -> N
     assert report == guard.Report(339, 0, "block_count")
 
 
+def test_blocks_of_another_size_than_the_engines_read_nothing() -> None:
+    """A guard that claims large blocks would make few of them pass for many tokens, of which vLLM dies."""
+    large = handle_of(TOKENS[:339], 1024)
+    assert shrink(copy.deepcopy(large), TOKENS[:390], block_size=32) == guard.Report(339, 0, "block_count")
+    assert shrink(large, TOKENS[:390]).verified == 339
+    assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], block_size=32).verified == 339
+
+
 def test_another_number_of_groups_than_the_engine_has_reads_nothing() -> None:
     assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], groups=1).verified == 339
     assert shrink(handle_of(TOKENS[:339]), TOKENS[:390], groups=2) == guard.Report(339, 0, "block_count")
@@ -277,6 +285,31 @@ def test_a_decode_leg_of_another_prompt_computes_by_itself(other: list[int]) -> 
     assert guard.shrink(dict(handle), TOKENS[:339], salted) == guard.Report(339, 0, "other_prompt")
     assert guard.shrink(handle, other, KEY) == guard.Report(len(other), 0, "other_prompt")
     assert handle == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"remote_block_ids": [list(range(3))]},
+        {"remote_block_ids": [list(range(12))]},
+        {"remote_num_tokens": 338},
+        {"remote_num_tokens": 64, "remote_block_ids": [[1, 2]]},
+    ],
+)
+def test_a_decode_leg_with_other_blocks_than_its_prompt_takes_computes_by_itself(changes: dict[str, Any]) -> None:
+    """Of a list that is too long vLLM takes the last blocks, and of one that is too short it dies."""
+    handle = decode_leg(**changes)
+    assert guard.shrink(handle, TOKENS[:339], KEY, block_size=32) == guard.Report(339, 0, "block_count")
+    assert handle == {}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"remote_block_ids": [[1], [2]]}, {"remote_block_ids": [[1] * 6], "dcp_size": 2}]
+)
+def test_a_decode_leg_whose_blocks_fit_or_cannot_be_counted_passes(changes: dict[str, Any]) -> None:
+    handle = decode_leg(**changes)
+    assert guard.shrink(handle, TOKENS[:339], KEY, block_size=32) is None
+    assert handle["remote_num_tokens"] == 339
 
 
 def test_a_prefills_blocks_are_read_once_too() -> None:
@@ -481,6 +514,13 @@ def prefill_answer(told: int, **changes: Any) -> dict[str, Any]:
     handle = decode_leg(remote_num_tokens=told, remote_block_ids=[list(range(math.ceil(told / 32)))], **changes)
     guard.sign(handle, array("I", TOKENS[:300]), TOKENS[300 : told + 1], 32, KEY)
     return handle
+
+
+def test_blocks_that_do_not_reach_back_to_the_first_token_are_offered_as_they_are() -> None:
+    handle = handle_of(TOKENS[:339], guard=None, remote_block_ids=[[7, 8, 9]])
+    guard.sign(handle, array("I", TOKENS[:300]), TOKENS[300:340], 32, KEY, whole=False)
+    assert (handle["remote_num_tokens"], handle["remote_block_ids"]) == (339, [[7, 8, 9]])
+    assert shrink(handle, TOKENS[:390]).reason == "block_count"
 
 
 @pytest.mark.parametrize("told", [299, 300, 304, 330])

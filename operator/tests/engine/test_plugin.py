@@ -63,7 +63,9 @@ class Vllm:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.config = SimpleNamespace(
-            cache_config=SimpleNamespace(block_size=32), kv_transfer_config=SimpleNamespace(kv_role="kv_consumer")
+            cache_config=SimpleNamespace(block_size=32),
+            kv_transfer_config=SimpleNamespace(kv_role="kv_consumer"),
+            model_config=SimpleNamespace(get_sliding_window=lambda: None, is_attention_free=False),
         )
         config = self.config
 
@@ -175,6 +177,31 @@ async def test_reports_are_counted(vllm: Vllm, metrics: CollectorRegistry) -> No
     assert metrics.get_sample_value("kvloop_guard_handles_total", {"reason": "malformed"}) == 1
     assert metrics.get_sample_value("kvloop_guard_offered_tokens_total") == 33
     assert metrics.get_sample_value("kvloop_guard_verified_tokens_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "checked"),
+    [
+        ({}, {}, True),
+        ({"get_sliding_window": lambda: 4096}, {}, False),
+        ({"is_attention_free": True}, {}, False),
+        ({}, {"num_prefill_lookahead_tokens": 1}, True),
+        ({}, {"num_prefill_lookahead_tokens": 2}, False),
+    ],
+)
+async def test_blocks_are_counted_where_they_hold_all_tokens(
+    vllm: Vllm, metrics: CollectorRegistry, model: dict[str, Any], config: dict[str, Any], checked: bool
+) -> None:
+    vars(vllm.config.model_config).update(model)
+    vars(vllm.config).update(config)
+    llm = vllm.start()
+    made = request()
+    few = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1]]}
+    where = {"remote_engine_id": "e", "remote_request_id": "r", "remote_host": "10.0.0.1", "remote_port": 5600}
+    made.sampling_params.extra_args["kv_transfer_params"] = {**handle(33), **few, **where}
+    await llm.engine_core.add_request_async(made)
+    counted = metrics.get_sample_value("kvloop_guard_handles_total", {"reason": "block_count"})
+    assert counted == (1 if checked else None)
 
 
 async def test_streams_of_requests_with_parameters_get_a_tail(vllm: Vllm) -> None:

@@ -40,9 +40,12 @@ class _Open:
 class Gate:
     """One engine core's."""
 
-    def __init__(self, block_size: int, spent: guard.Spent, observe: Callable[[guard.Report], None]) -> None:
-        """`observe` is told what became of each handle that offered KV."""
+    def __init__(
+        self, block_size: int, spent: guard.Spent, observe: Callable[[guard.Report], None], *, whole: bool = True
+    ) -> None:
+        """`observe` is told what became of each handle that offered KV, `whole` as in `guard.sign`."""
         self._block_size = block_size
+        self._whole = whole
         self._spent = spent
         self._observe = observe
         self._groups: int | None = None
@@ -92,7 +95,10 @@ class Gate:
         over = getattr(request, "abort_immediately", False)
         if over:  # refused before it had a prompt: it only lets go of the blocks that it came to read
             handle.pop(guard.PROMPT_DIGEST, None)
-        report = guard.shrink(handle, prompt, key, text_only=text_only, groups=self._groups, spent=self._spent)
+        size = self._block_size if self._whole and prompt and not over else None
+        report = guard.shrink(
+            handle, prompt, key, text_only=text_only, groups=self._groups, block_size=size, spent=self._spent
+        )
         if report is not None:
             self._observe(report)
         # Requests that are over at once give no output; those that get more input later have no prompt of their own.
@@ -107,7 +113,8 @@ class Gate:
             if request.report is not None and not handle["do_remote_decode"]:
                 handle["guard"] = request.report.as_dict()
             if request.prompt is not None:
-                guard.sign(handle, request.prompt, request.tokens, self._block_size, request.key)
+                size, whole = self._block_size, self._whole
+                guard.sign(handle, request.prompt, request.tokens, size, request.key, whole=whole)
         except Exception:
             log.exception("kvloop could not sign a handle; the next turn will be computed")
         if request.tail is not None:

@@ -117,20 +117,26 @@ def make(tokens: Sequence[int], n: int, block_size: int, key: bytes) -> dict[str
     return {"v": VERSION, "bs": block_size, "stride": stride, "n": n, "chain": chain, "tail": b64encode(tail).decode()}
 
 
-def sign(handle: dict[str, Any], prompt: array[int], reply: Sequence[int], block_size: int, key: bytes) -> None:
+def sign(
+    handle: dict[str, Any], prompt: array[int], reply: Sequence[int], block_size: int, key: bytes, *, whole: bool = True
+) -> None:
     """Have this engine's own handle name no more than what surely has KV, and add what proves which tokens that is.
 
     A decode engine's handle gets a guard. A prefill engine's gets a digest of the prompt: the two legs of a turn differ
     in fields that should not shape the prompt, and where a chat template lets one of them do so, or looks at the clock,
-    the decode engine would read KV of another prompt. Raises if the handle is not of vLLM's shape.
+    the decode engine would read KV of another prompt. `whole` is False if not all tokens of a sequence are kept in
+    blocks. Raises if the handle is not of vLLM's shape.
     """
+    n = int(handle["remote_num_tokens"])
     if handle["do_remote_decode"]:
         sequence = prompt + array("I", reply)
-        n = _trim(handle, len(sequence) - 1, block_size)  # the last token was sampled, and not computed
+        if whole:  # the last token was sampled, and not computed
+            n = _trim(handle, len(sequence) - 1, block_size)
         if n <= len(sequence):
             handle["guard"] = make(sequence, n, block_size, key)
         return
-    n = _trim(handle, len(prompt), block_size)
+    if whole:
+        n = _trim(handle, len(prompt), block_size)
     # If it names more all the same, the decode engine must not take it for its prompt.
     held = prompt if n <= len(prompt) else prompt + array("I", reply)
     handle[PROMPT_DIGEST] = b64encode(_link(_pack(held), key)).decode()
@@ -177,6 +183,7 @@ def shrink(
     *,
     text_only: bool = True,
     groups: int | None = None,
+    block_size: int | None = None,
     spent: Spent | None = None,
 ) -> Report | None:
     """Cut a request's handle, in place, down to what the prompt provably shares with it. Never raises.
@@ -185,19 +192,14 @@ def shrink(
     must not have it, is emptied, so that the decode engine computes the prompt itself. With 0 verified the prefill
     engine computes the whole prompt and still tells the decode engine to end the lease; a handle that was used before,
     or is too broken for even that, is dropped. `text_only` is False for prompts with multimodal features or embeddings,
-    `groups` is the number of this engine's KV cache groups if it is known, `spent` remembers the handles that went
-    through here.
+    `groups` is the number of this engine's KV cache groups if it is known, `block_size` its own if its models keep all
+    tokens of a sequence in blocks, `spent` remembers the handles that went through here.
     """
     wire, prompt_digest = handle.pop("guard", None), handle.pop(PROMPT_DIGEST, None)
     for private in [k for k in handle if not isinstance(k, str) or k.startswith("_")]:
         del handle[private]  # the engine's own bookkeeping must not come from outside
     if handle.get("do_remote_prefill") or not handle.get("do_remote_decode"):
-        if not _may_load(handle, spent):
-            handle.clear()
-        elif prompt_digest is not None and not _is_prompt(prompt_digest, tokens, key):
-            handle.clear()
-            return Report(len(tokens), 0, "other_prompt")
-        return None
+        return _take(handle, tokens, key, prompt_digest, block_size, spent)
     if not handle.get("remote_block_ids"):
         return None
     offered = handle.get("remote_num_tokens")
@@ -214,6 +216,7 @@ def shrink(
         _require(text_only, "multimodal")
         guard = parse(wire)
         _require(groups is None or groups == len(handle["remote_block_ids"]), "block_count")
+        _require(block_size is None or guard.block_size == block_size, "block_count")
         verified = _judge(handle, guard, tokens, key)
         report = Report(offered, verified, "match" if verified == offered else "partial")
         keep = -(-verified // guard.block_size)
@@ -277,6 +280,29 @@ def _is_sound(handle: dict[str, Any]) -> bool:
     )
 
 
+def _take(
+    handle: dict[str, Any],
+    tokens: Sequence[int],
+    key: bytes,
+    digest: Any,
+    block_size: int | None,
+    spent: Spent | None,
+) -> Report | None:
+    """Let a decode leg's handle pass as it is, or empty it; a report tells why where the handle itself is sound."""
+    reason: Reason
+    if not _may_load(handle, spent):
+        handle.clear()
+        return None
+    if block_size is not None and not _has_blocks(handle, len(tokens), block_size):
+        reason = "block_count"
+    elif digest is not None and not _is_prompt(digest, tokens, key):
+        reason = "other_prompt"
+    else:
+        return None
+    handle.clear()
+    return Report(len(tokens), 0, reason)
+
+
 def _may_load(handle: dict[str, Any], spent: Spent | None) -> bool:
     """Whether a decode leg may go to vLLM as it is.
 
@@ -290,6 +316,17 @@ def _may_load(handle: dict[str, Any], spent: Spent | None) -> bool:
         and _are_ids(handle["remote_block_ids"])
         and (spent is None or spent.use(handle))
     )
+
+
+def _has_blocks(handle: dict[str, Any], tokens: int, block_size: int) -> bool:
+    """Whether a prefill engine's blocks are those of so many tokens: vLLM dies of too few, and of more reads the last.
+
+    True also where that cannot be told: of several KV cache groups and decode context parallel ranks.
+    """
+    groups = handle["remote_block_ids"]
+    if len(groups) != 1 or handle.get("dcp_size", 1) != 1:
+        return True
+    return bool(handle.get("remote_num_tokens", tokens) == tokens and len(groups[0]) == -(-tokens // block_size))
 
 
 def _is_prompt(digest: Any, tokens: Sequence[int], key: bytes) -> bool:

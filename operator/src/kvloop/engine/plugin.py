@@ -115,10 +115,22 @@ def _hook(llm: Any) -> None:
         chunk = _find(f"{service.module}.protocol", service.chunk)
         if KV not in chunk.model_fields:
             streams.append((owner, service.method))
-    gate = Gate(llm.vllm_config.cache_config.block_size, Spent(os.environ.get(_SHARED_FOLDER)), _counters())
+    config = llm.vllm_config
+    spent = Spent(os.environ.get(_SHARED_FOLDER))
+    gate = Gate(config.cache_config.block_size, spent, _counters(), whole=_keeps_all(config))
     _hook_core(core, gate)
     for owner, method in streams:
         _hook_service(owner, method)
+
+
+def _keeps_all(config: Any) -> bool:
+    """Whether an engine keeps, and hands over, the KV of every token of a sequence."""
+    model = config.model_config
+    return (
+        model.get_sliding_window() is None
+        and not model.is_attention_free
+        and getattr(config, "num_prefill_lookahead_tokens", 1) <= 1  # else prefill leaves the last tokens to decode
+    )
 
 
 def _hook_core(core: Any, gate: Gate) -> None:
