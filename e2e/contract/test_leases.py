@@ -116,6 +116,16 @@ async def test_a_handle_is_used_once(engines: Engines, client: Client) -> None:
     assert await client.metric(engines.decode[0], late) == before
 
 
+async def test_a_prefills_handle_is_used_once_too(engines: Engines, client: Client) -> None:
+    prompt = client.tokens(300)
+    first = await client.complete(engines.prefill, prompt, dict(FIRST))
+    read = await client.complete(engines.decode[0], prompt, first.handle, 12)
+    again = await client.complete(engines.decode[0], prompt, first.handle, 12)
+    assert read.tokens == again.tokens == await client.cold(engines.prefill, prompt, 12)
+    assert read.handle is not None
+    assert again.handle is None
+
+
 async def test_of_two_branches_at_the_same_time_one_reads(engines: Engines, client: Client) -> None:
     first = client.tokens(300)
     one = await client.turn(engines.prefill, engines.decode[0], first)
@@ -194,6 +204,16 @@ async def test_a_decode_leg_refused_for_its_length_lets_the_prefills_blocks_go(
         return await client.pinned(engines.prefill) == 0
 
     await eventually(freed, "the lease ended")
+
+
+async def test_a_handle_that_lost_its_leases_end_is_not_read(engines: Engines, client: Client) -> None:
+    first = client.tokens(300)
+    one = await client.turn(engines.prefill, engines.decode[0], first)
+    prompt = first + one.tokens + client.tokens(30)
+    handle = {**one.handle, "remote_blocks_expiry_time": None}
+    two = await client.turn(engines.prefill, engines.decode[0], prompt, handle, max_tokens=12)
+    assert two.prefill.report == {"offered": 339, "verified": 0, "reason": "no_expiry"}
+    assert two.tokens == await client.cold(engines.prefill, prompt, 12)
 
 
 @pytest.mark.parametrize("setup", [Setup(vllm_version="0.24.0")])

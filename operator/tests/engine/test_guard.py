@@ -268,7 +268,13 @@ def test_a_decode_leg_passes_and_loses_only_the_prefills_report() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"remote_block_ids": None}, {"remote_block_ids": [[]]}, {"remote_host": None}, {"do_remote_decode": True}],
+    [
+        {"remote_block_ids": None},
+        {"remote_block_ids": [[]]},
+        {"remote_host": None},
+        {"do_remote_decode": True},
+        {"do_remote_prefill": False},
+    ],
 )
 def test_half_a_decode_leg_computes_by_itself(changes: dict[str, Any]) -> None:
     handle = decode_leg(**changes)
