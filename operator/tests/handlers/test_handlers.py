@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from kvloop.controller.settings import Settings
-from kvloop.handlers import main, settings, watch
+from kvloop.handlers import main, memories, settings, watch
 from kvloop.kube.kinds import CHILDREN, CUSTOM_RESOURCE, EVENT, LEASE, POD
 
 INSTALL = Path(__file__).parents[3] / "manifests" / "install.yaml"
@@ -53,9 +53,25 @@ async def test_events_are_handed_on(operator: Recorder, registry: kopf.OperatorR
     handlers = tuple(registry._watching.get_all_handlers())
     assert len(handlers) == len(CHILDREN) + 3
     for kind, call in ((None, "see"), ("ADDED", "see"), ("MODIFIED", "see"), ("DELETED", "forget")):
-        body = {"kind": "Pod"}
+        body = {"kind": "Pod", "metadata": {"name": "chat"}}
         await cast("Any", handlers[0].fn)(event={"type": kind, "object": body}, other="ignored")
         assert operator.calls.pop() == (call, body)
+
+
+async def test_of_an_object_only_what_kopf_needs_outlives_its_event(registry: kopf.OperatorRegistry) -> None:
+    (handler, *_) = registry._watching.get_all_handlers()
+    meta = {"name": "chat", "uid": "1", "resourceVersion": "7", "labels": {"app": "chat"}}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"managedFields": [{}]}, "spec": {}, "status": {}}
+    await cast("Any", handler.fn)(event={"type": "MODIFIED", "object": body})
+    assert body == {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
+
+
+async def test_kopf_remembers_no_object() -> None:
+    kept = memories.NoMemories()
+    body = cast("Any", {"metadata": {"uid": "1"}})
+    assert (await kept.recall(body, noticed_by_listing=True)).noticed_by_listing
+    assert not list(kept.iter_all_memories())
+    await kept.forget(body)
 
 
 async def test_the_end_of_kopf_is_the_end_of_the_operator(operator: Recorder, registry: kopf.OperatorRegistry) -> None:
@@ -112,7 +128,7 @@ def test_kopf_stores_nothing() -> None:
     assert progress.clear(essence=essence) is essence
 
 
-@pytest.mark.parametrize("module", [main, settings, watch])
+@pytest.mark.parametrize("module", [main, memories, settings, watch])
 def test_no_function_here_is_longer_than_fifteen_lines(module: ModuleType) -> None:
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -3,7 +3,6 @@
 Flat, each number has a path: ("misses", "expired") or ("first_token", "reused", 11, 40).
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -24,8 +23,8 @@ class Sliding:
         self._step = window_seconds / SLOTS
         self._before: Flat = {}
         """What came before the present step."""
-        self._steps: deque[tuple[float, Flat]] = deque([(clock(), {})], maxlen=SLOTS + 1)
-        """Begin of each step, and what came in it; the last one is the present."""
+        self._steps: list[tuple[float, Flat]] = [(clock(), {})]
+        """Begin of each step, and what came in it; the last one is the present. At most one more than the slots."""
 
     def resize(self, window_seconds: float) -> None:
         """Go over to another length; the window begins anew."""
@@ -37,7 +36,7 @@ class Sliding:
     def reach_back(self, seconds: float, numbers: Mapping[Path, float]) -> None:
         """These have come within so many seconds before now; to be called before anything else is counted."""
         self._before = dict(numbers)
-        self._steps.appendleft((self._clock() - seconds, dict(numbers)))
+        self._steps.insert(0, (self._clock() - seconds, dict(numbers)))
 
     def count(self, number: float, *path: str | int) -> None:
         """Count under one path; 0 is not counted."""
@@ -77,6 +76,7 @@ class Sliding:
         passed = int((now - last) / self._step)
         for i in range(max(1, passed - SLOTS), passed + 1):
             self._steps.append((last + i * self._step, {}))
+        del self._steps[: -SLOTS - 1]
         return self._steps[-1][1]
 
 

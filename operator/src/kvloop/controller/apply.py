@@ -46,7 +46,7 @@ class FormerError(KubeError):
     """The child's name belongs to a deleted resource of the same name, until the garbage collector takes it."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Record:
     """What became of a child when it was last applied.
 

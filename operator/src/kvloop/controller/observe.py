@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -34,6 +35,9 @@ class Offer(NamedTuple):
 _MISSING_OBJECT = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found')
 _MISSING_KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)")
 _KINDS = {"secret": "Secret", "configmap": "ConfigMap"}
+
+_one = sys.intern
+"""Of equal texts that many records have, one: each JSON brings its own, and records live as long as their objects."""
 _NO_NODE = re.compile(r"0/\d+ nodes are available: (.+?)\.?")
 _PREEMPTION = re.compile(r"\. (?:[^.]*, )?preemption:")
 """Where the scheduler's last sentence begins: what preemption, or taking back claims, could not do is a repetition."""
@@ -42,10 +46,11 @@ _PREEMPTION = re.compile(r"\. (?:[^.]*, )?preemption:")
 def child(body: Body) -> Child:
     """Record of a child."""
     meta, status = body["metadata"], body.get("status") or {}
+    owners = (_one(owner["uid"]) for owner in meta.get("ownerReferences") or () if owner.get("controller"))
     return Child(
-        ref=ChildRef(body["kind"], meta["name"]),
+        ref=ChildRef(_one(body["kind"]), meta["name"]),
         uid=meta["uid"],
-        owner_uid=next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), None),
+        owner_uid=next(owners, None),
         generation=meta.get("generation", 0),
         observed_generation=status.get("observedGeneration", 0),
         applied_hash=(meta.get("annotations") or {}).get(APPLIED_HASH, ""),
@@ -61,12 +66,12 @@ def _workload(body: Body) -> Workload:
     return Workload(
         replicas=spec.get("replicas", 1),
         partition=rolling.get("partition", 0),
-        template=(template.get("annotations") or {}).get(TEMPLATE_HASH, ""),
+        template=_one((template.get("annotations") or {}).get(TEMPLATE_HASH, "")),
         pods=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
-        current_revision=status.get("currentRevision", ""),
-        update_revision=status.get("updateRevision", ""),
+        current_revision=_one(status.get("currentRevision", "")),
+        update_revision=_one(status.get("updateRevision", "")),
         create_failure=next((condition.get("message", "") for condition in failure), ""),
     )
 
@@ -96,20 +101,20 @@ def pod(body: Body) -> Pod:
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
-        component=labels.get(APP_COMPONENT, ""),
-        revision=labels.get(REVISION, ""),
-        template=(meta.get("annotations") or {}).get(TEMPLATE_HASH, ""),
-        controller_revision=labels.get("controller-revision-hash") or labels.get("pod-template-hash", ""),
+        component=_one(labels.get(APP_COMPONENT, "")),
+        revision=_one(labels.get(REVISION, "")),
+        template=_one((meta.get("annotations") or {}).get(TEMPLATE_HASH, "")),
+        controller_revision=_one(labels.get("controller-revision-hash") or labels.get("pod-template-hash", "")),
         claim_templates=tuple(each.get("resourceClaimTemplateName", "") for each in spec.get("resourceClaims") or ()),
-        phase=status.get("phase", "Pending"),
+        phase=_one(status.get("phase", "Pending")),
         ready=ready.get("status") == "True",
         ready_changed_at=seconds(ready["lastTransitionTime"]) if ready.get("lastTransitionTime") else 0.0,
         scheduled=scheduled.get("status") == "True",
         deleting="deletionTimestamp" in meta,
         created_at=seconds(meta["creationTimestamp"]),
-        node=spec.get("nodeName", ""),
+        node=_one(spec.get("nodeName", "")),
         unschedulable=without_counts(scheduled.get("message", "")) if scheduled.get("status") == "False" else "",
-        reason=status.get("reason", ""),
+        reason=_one(status.get("reason", "")),
         message=status.get("message", ""),
         containers=tuple(_container(each) for each in statuses),
     )
@@ -133,8 +138,8 @@ def _container(status: Body) -> Container:
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     terminated = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
     return Container(
-        name=status["name"],
-        image=status.get("image", ""),
+        name=_one(status["name"]),
+        image=_one(status.get("image", "")),
         running="running" in state,
         started_at=seconds(running["startedAt"]) if running.get("startedAt") else 0.0,
         started=bool(status.get("started")),
@@ -188,7 +193,7 @@ def owned_fields(body: Body) -> str:
     edited what is ours. Edits of other fields, and status, do not show.
     """
     ours = _ours(body)
-    return hashlib.sha256(json.dumps(ours["fieldsV1"]).encode()).hexdigest()[:16] if ours else ""
+    return _one(hashlib.sha256(json.dumps(ours["fieldsV1"]).encode()).hexdigest()[:16]) if ours else ""
 
 
 def owns_replicas(body: Body) -> bool:

@@ -22,6 +22,7 @@ from kvloop.controller.scrape import Scraper, fetcher
 from kvloop.controller.settings import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_LIMIT_SECONDS,
+    PAGE_SIZE,
     STOP_SECONDS,
     Settings,
     plan_config,
@@ -177,7 +178,7 @@ def timing(settings: Settings) -> Timing:
         attempts=4,
         backoff_seconds=0.2,
         backoff_limit_seconds=10,
-        page_size=500,  # as kubectl's
+        page_size=PAGE_SIZE,
         connections=settings.workers + 4,  # the workers, and audit, canary and scraper beside them
     )
 

@@ -101,6 +101,8 @@ REJECTION_SECONDS = 600.0
 """The API server's final no to an object is believed for this long; what made it say so, as a policy, may change."""
 NAME_CONFLICT_RECHECK_SECONDS = 30.0
 """A child whose name is taken is tried again this often: the taker is not watched."""
+PAGE_SIZE = 100
+"""Objects in a page of a list. A page of metadata is some 5 MB once it is read, one of whole objects may be 10."""
 STOP_SECONDS = 10.0
 """How long running passes may take to end after SIGTERM; well below the pod's grace period of 30."""
 FILL_RECHECK_SECONDS = 30.0

@@ -12,14 +12,15 @@ import uvloop
 
 from kvloop.controller.operator import Operator
 from kvloop.controller.settings import Settings, parse
+from kvloop.handlers.memories import NoMemories
 from kvloop.handlers.settings import settings as kopf_settings
 from kvloop.handlers.watch import registry
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLD = 50_000
-"""Containers between two collections. A watched object has hundreds and dies without the collector: to look for cycles
-at each 700th, as Python does by default, takes a tenth of the operator's CPU time."""
+GC_THRESHOLD = 10_000
+"""Containers between two collections. A watched object has hundreds and mostly dies without the collector: to look for
+cycles at each 700th, as Python does by default, takes a tenth of the operator's CPU time; at each 50,000th, 10 MB."""
 NESTED: Final = 50_000
 """Python's limit of calls in each other. The API server takes JSON of 10,000 levels, of which Python reads less than a
 thousand by default: one resource of somebody's would end every watch. To read them takes less than 2 MiB of stack."""
@@ -48,6 +49,7 @@ async def serve(settings: Settings) -> None:
         await kopf.operator(
             registry=registry(operator),
             settings=kopf_settings(settings),
+            memories=NoMemories(),
             standalone=True,
             clusterwide=not settings.namespace,
             namespaces=settings.namespace,

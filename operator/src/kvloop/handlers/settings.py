@@ -9,7 +9,7 @@ import kopf
 from kvloop.api.labels import GROUP
 from kvloop.controller import canary
 from kvloop.controller.audit import SELECTOR
-from kvloop.controller.settings import STOP_SECONDS, Settings
+from kvloop.controller.settings import PAGE_SIZE, STOP_SECONDS, Settings
 from kvloop.kube.kinds import CHILDREN, LEASE, POD
 
 
@@ -78,7 +78,7 @@ def _network(theirs: kopf.OperatorSettings, ours: Settings) -> None:
     theirs.watching.server_timeout = 480  # a bounded stream, whatever else fails
     theirs.watching.client_timeout = 540  # if the server does not close it
     theirs.watching.connect_timeout = 10  # there is no default
-    theirs.watching.chunk_size = 100  # the next page is not fetched before this one; bounds the memory at the start
+    theirs.watching.chunk_size = PAGE_SIZE  # the next page waits for this one: bounds the memory at the start
     theirs.networking.connect_timeout = 10
     theirs.networking.request_timeout = ours.request_seconds
     theirs.networking.error_backoffs = Backoffs()

@@ -11,7 +11,7 @@ from kvloop.api.labels import Reason, Role
 from kvloop.plan.measured import Measured
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class ChildRef:
     """Names one child within the namespace of the custom resource."""
 
@@ -19,7 +19,7 @@ class ChildRef:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Workload:
     """What a StatefulSet or Deployment says of its pods.
 
@@ -41,7 +41,7 @@ class Workload:
     create_failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Child:
     """One child as the API server holds it.
 
@@ -58,7 +58,7 @@ class Child:
     workload: Workload | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Container:
     """One entry of containerStatuses or initContainerStatuses.
 
@@ -80,7 +80,7 @@ class Container:
     exit_code: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod.
 
