@@ -117,8 +117,8 @@ REUSE: Final = Row(
         Panel(
             "Leases that nobody read",
             Unit.A_SECOND,
-            "Ended by leaseSeconds, maxPinnedPercent or the client, or run out at their engine. Each of decode that"
-            " is ended costs prefill a short one that runs out.",
+            "Ended by leaseSeconds, maxPinnedPercent or the client, or run out at their engine, which counts one for"
+            " each rank of tensor parallelism. Each of decode that is ended costs prefill a short one that runs out.",
             (
                 rate("kvloop_router_ended_leases_total", legend="ended"),
                 rate("vllm:nixl_num_kv_expired_reqs_total", "kvloop_io_role", "run out: {{kvloop_io_role}}"),
@@ -203,7 +203,8 @@ TRANSFER: Final = Row(
         Panel(
             "Failures",
             Unit.A_SECOND,
-            "All zero while all is well. No request fails by them: the prompt is computed again.",
+            "All zero while all is well. No request fails by them: the prompt is computed again. Engines count each"
+            " rank of tensor parallelism.",
             (
                 rate("kvloop_router_failed_transfers_total", legend="prefill legs with a handle"),
                 rate("vllm:nixl_num_failed_transfers_total", legend="transfers"),

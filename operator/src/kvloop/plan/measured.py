@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Final
 
 from kvloop.api.contract import ReuseCounters
@@ -56,8 +57,20 @@ class EngineCounters:
         return self.prompt_tokens.get("local_compute", 0)
 
     def once(self, ranks: int) -> "EngineCounters":
-        """With each lease counted once: vLLM adds up what its workers count, one a rank of tensor parallelism."""
-        return replace(self, expired=self.expired / ranks, late_reads=self.late_reads / ranks)
+        """With each read and lease counted once: vLLM adds up what its workers count, one a rank of tensor parallelism.
+
+        Of a read, time and bytes are then those of a rank: all read at the same time. A read may fail in one rank
+        alone, so that failures are rounded up. Buckets stay; only their shares are of use.
+        """
+        return replace(
+            self,
+            transfers=self.transfers / ranks,
+            transfer_seconds=self.transfer_seconds / ranks,
+            transfer_bytes=self.transfer_bytes / ranks,
+            failed_transfers=ceil(self.failed_transfers / ranks),
+            expired=self.expired / ranks,
+            late_reads=self.late_reads / ranks,
+        )
 
     @property
     def cached_tokens(self) -> float:
@@ -129,7 +142,7 @@ class Measured:
         )
 
     def once(self, ranks: Mapping[Role, int]) -> "Measured":
-        """With leases counted once, where engines of a role have so many ranks."""
+        """With reads and leases counted once, where engines of a role have so many ranks."""
         prefill, decode = self.prefill.once(ranks[Role.PREFILL]), self.decode.once(ranks[Role.DECODE])
         return replace(self, prefill=prefill, decode=decode)
 

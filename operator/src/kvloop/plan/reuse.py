@@ -144,7 +144,6 @@ def _saved(measured: Measured) -> SavedStatus | None:
     prefill, line = measured.prefill, prefill_line(measured.life)
     if not prefill.prompt_tokens:
         return None
-    # Ranks of tensor parallelism read at the same time, and vLLM counts a transfer for each.
     reads = min(prefill.transfers, measured.beside.reused_turns)
     reading = reads * prefill.transfer_seconds / prefill.transfers if prefill.transfers else 0.0
     seconds = None if line is None else line.slope * prefill.fetched_tokens - reading

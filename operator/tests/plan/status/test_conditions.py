@@ -369,16 +369,21 @@ def test_kv_transfer_verified(world: Build, measured: Measured | None, status: s
     assert message in found["message"]
 
 
-def test_leases_are_counted_once_though_every_rank_counts_them(world: Build) -> None:
+def test_reads_and_leases_are_counted_once_though_every_rank_counts_them(world: Build) -> None:
     """Routers end one lease in ten turns; of each, vLLM's eight workers on prefill count one that ran out."""
     made = world(prefill=TP8, decode=TP8)
     late = {**GOOD, "ended_leases": 10}
+    read = {"transfers": 8 * 90, "transfer_seconds": 8 * 9.0, "transfer_bytes": 8 * 1.8e9, "failed_transfers": 8 * 2}
     made.facts["measured"] = seen(
-        late, prefill=counters(870, expired=8 * 10), decode=EngineCounters(expired=8 * 3, late_reads=8 * 5)
+        late,
+        prefill=counters(870, expired=8 * 10, **read),
+        decode=EngineCounters(expired=8 * 3, late_reads=8 * 5, failed_transfers=1),
     )
     made.report()
     assert made.condition("KVTransferVerified")["reason"] == Reason.VERIFIED
-    assert made.latest["reuse"]["transfer"]["expiries"] == 3
+    told = made.latest["reuse"]["transfer"]
+    assert (told["transfers"], told["expiries"], told["megabytesPerSecond"]) == (90, 3, 200)
+    assert told["failures"] == 2 + 1, "one rank's failure is one, too"
 
 
 P5EN = {"placement": {"instanceType": "p5en.48xlarge"}, "transfer": {"fabric": "EFA"}}

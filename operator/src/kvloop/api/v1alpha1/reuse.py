@@ -64,11 +64,13 @@ class SavedStatus(Model):
 class TransferStatus(Model):
     """Reads of decode's KV by prefill, by the engines' own counters."""
 
-    transfers: int = Field(0, description="Reads; one for each rank of tensor parallelism, as vLLM counts them.")
+    transfers: int = Field(0, description="Reads: what vLLM counts, divided by prefill's tensor parallel size.")
     p95_milliseconds: int = Field(0, description="95th percentile of their time.")
     megabytes_per_second: int = Field(0, description="Megabytes moved per second of transfer, for one accelerator.")
-    failures: int = Field(0, description="Reads that failed, on prefill or decode.")
-    expiries: int = Field(0, description="Leases that ended unused on decode, and reads that prefill declined for it.")
+    failures: int = Field(0, description="Reads that failed, on prefill or decode; counted likewise, rounded up.")
+    expiries: int = Field(
+        0, description="Leases that ended unused on decode, and reads that prefill declined for it; counted likewise."
+    )
 
 
 class DecodeCacheStatus(Model):

@@ -62,7 +62,7 @@ def status(
     concluded from traffic changes every so many `seconds` at most.
     """
     before = Status.read(previous)
-    view = View(cr, _with_leases_once(cr, observed), desired, before, seconds)
+    view = View(cr, _counted_once(cr, observed), desired, before, seconds)
     counts = Status(prefill=_role(view, Role.PREFILL), decode=_role(view, Role.DECODE), router=_router(view))
     rollout = _rollout(view, counts)
     found = {
@@ -76,7 +76,7 @@ def status(
     return counts.model_copy(update=found).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _with_leases_once(cr: DisaggregatedInference, observed: Observed) -> Observed:
+def _counted_once(cr: DisaggregatedInference, observed: Observed) -> Observed:
     ranks = {role: role_spec(cr.spec, role).tensor_parallel_size for role in Role}
     return replace(observed, measured=observed.measured and observed.measured.once(ranks))
 
