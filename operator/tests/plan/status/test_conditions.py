@@ -114,7 +114,7 @@ def test_available_needs_a_pair_of_one_revision_and_a_router(healthy: Build) -> 
         ({"prefill": {"replicas": 0}}, "prefill"),
         ({"decode": {"replicas": 0}}, "decode"),
         ({"router": {"replicas": 0}}, "router"),
-        ({"prefill": {"replicas": 0}, "router": {"replicas": 0}}, "prefill and router"),
+        ({"prefill": {"replicas": 0}, "router": {"replicas": 0}}, "prefill and no router"),
     ],
 )
 def test_zero_is_a_state(healthy: Build, spec: dict[str, Any], empty: str) -> None:
@@ -122,7 +122,10 @@ def test_zero_is_a_state(healthy: Build, spec: dict[str, Any], empty: str) -> No
     ready, available = world.condition("Ready"), world.condition("Available")
     assert (ready["status"], ready["reason"]) == ("True", Reason.SCALED_TO_ZERO)
     assert (available["status"], available["reason"]) == ("False", Reason.SCALED_TO_ZERO)
-    assert f"since {empty} is scaled to 0" in available["message"]
+    missing = empty.replace(" and ", " and no ")
+    assert available["message"] == f"Nothing is served over KV transfer: there is no {missing}.", (
+        "decode may serve alone"
+    )
 
 
 def test_many_names_are_cut_short(world: Build) -> None:

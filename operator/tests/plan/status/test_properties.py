@@ -52,6 +52,8 @@ def test_promises(healthy: Build, states: tuple[str, ...], router: bool, paused:
     status = world.report()
     assert Status.model_validate(status).model_dump(mode="json", by_alias=True, exclude_none=True) == status
     assert world.report() == status, "the same again while nothing changes"
+    world.pods = dict(reversed(world.pods.items()))
+    assert world.report() == status, "in whatever order pods became known"
     truth = {each["type"]: each["status"] == "True" for each in status["conditions"]}
     assert truth["Ready"] == (router and set(states) == {"ready"})
     assert not (truth["Reconciling"] and truth["Stalled"])

@@ -47,7 +47,12 @@ def _available(view: View) -> State:
     else:
         missing = "no router is ready"
     if empty := _empty(view):
-        return FALSE, Reason.SCALED_TO_ZERO, f"Nothing is served, since {' and '.join(empty)} is scaled to 0."
+        # Without prefill, decode may serve alone: see router.whenNoPrefill.
+        return (
+            FALSE,
+            Reason.SCALED_TO_ZERO,
+            f"Nothing is served over KV transfer: there is no {' and no '.join(empty)}.",
+        )
     return FALSE, Reason.NO_READY_PAIR, f"Nothing is served over KV transfer: {missing}."
 
 
