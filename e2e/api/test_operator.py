@@ -6,11 +6,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from e2e.cluster import Client, KubectlError, eventually
 from e2e.control.harness import ACCOUNT, NAMESPACE, OperatorProcess, Site, install, settled
 from e2e.site import resource
 from kvloop.api.labels import PLURAL
+from kvloop.cli.main import app
 
 pytestmark = pytest.mark.api
 
@@ -151,6 +153,9 @@ def test_a_resource_nested_as_deep_as_the_api_server_takes_blinds_nobody(site: S
     assert told == "StatefulSet deep-prefill: .spec.template.spec.affinity.a: field not declared in schema"
     with site.served():
         assert site.children()
+    where = ["--kubeconfig", str(site.cluster.kubeconfig), "--namespace", site.namespace]
+    shown = CliRunner().invoke(app, ["status", "deep", *where], catch_exceptions=False)
+    assert "affinity.a: field not declared" in " ".join(shown.stdout.split())
     site.kubectl("delete", PLURAL, "deep")
 
 

@@ -11,6 +11,7 @@ import typer
 from kvloop.api.labels import KIND, PLURAL
 from kvloop.cli.exits import fail
 from kvloop.kube.client import Body
+from kvloop.kube.depth import allow_depth
 from kvloop.kube.errors import ForbiddenError, KubeError, NotFoundError, UnavailableError
 from kvloop.kube.kinds import CUSTOM_RESOURCE
 from kvloop.kube.session import Session
@@ -43,6 +44,7 @@ class Target:
             typer.Exit: 2, after that line.
         """
         session: Session | None = None
+        allow_depth()
         logging.getLogger("kubernetes").setLevel(logging.ERROR)  # what it warns of ends in an error of ours
 
         async def connected() -> T:

@@ -5,7 +5,6 @@ import gc
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import kopf
 import uvloop
@@ -15,20 +14,18 @@ from kvloop.controller.settings import Settings, parse
 from kvloop.handlers.memories import NoMemories
 from kvloop.handlers.settings import settings as kopf_settings
 from kvloop.handlers.watch import registry
+from kvloop.kube.depth import allow_depth
 
 log = logging.getLogger(__name__)
 
 GC_THRESHOLD = 10_000
 """Containers between two collections. A watched object has hundreds and mostly dies without the collector: to look for
 cycles at each 700th, as Python does by default, takes a tenth of the operator's CPU time; at each 50,000th, 10 MB."""
-NESTED: Final = 50_000
-"""Python's limit of calls in each other. The API server takes JSON of 10,000 levels, of which Python reads less than a
-thousand by default: one resource of somebody's would end every watch. To read them takes less than 2 MiB of stack."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 1 if the operator died of something."""
-    sys.setrecursionlimit(NESTED)
+    allow_depth()
     settings = parse(arguments)
     gc.freeze()  # what is there now stays
     gc.set_threshold(GC_THRESHOLD)

@@ -1,0 +1,14 @@
+"""How deep an object may be nested that an API server has."""
+
+import sys
+from typing import Final
+
+NESTED: Final = 50_000
+"""Python's limit of calls in each other. The API server takes JSON of 10,000 levels, of which Python reads less than a
+thousand by default: one resource of somebody's would end every watch, and every command about all resources. To read
+them takes less than 2 MiB of stack."""
+
+
+def allow_depth() -> None:
+    """Let this process read whatever an API server has."""
+    sys.setrecursionlimit(NESTED)
