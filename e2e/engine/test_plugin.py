@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -13,12 +13,32 @@ from e2e.contract.client import FIRST, Client, eventually
 from e2e.contract.test_histories import transfers
 from e2e.monitoring.vllm_metrics import FAMILIES
 from kvloop import __version__
+from kvloop.engine.gate import KV
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from e2e.engine.fleet import RealEngines
 
 pytestmark = pytest.mark.engine
 
+COMPLETIONS, TOKENS = "/v1/completions", "/inference/v1/generate"
+WAYS: dict[str, tuple[str, Callable[[list[int], Any], dict[str, Any]]]] = {
+    "a list of prompts": (COMPLETIONS, lambda p, kv: {"prompt": [p, p[:200]], KV: kv}),
+    "several choices": (COMPLETIONS, lambda p, kv: {"prompt": p, KV: kv, "n": 2, "temperature": 1}),
+    "an echo": (COMPLETIONS, lambda p, kv: {"prompt": p, KV: kv, "echo": True}),
+    "the prompt's probabilities": (COMPLETIONS, lambda p, kv: {"prompt": p, KV: kv, "prompt_logprobs": 1}),
+    "tokens for a chat": (
+        "/v1/chat/completions",
+        lambda p, kv: {"messages": [{"role": "user", "content": "Read."}], KV: {**kv, "prompt_token_ids": p}},
+    ),
+    "tokens in, tokens out": (TOKENS, lambda p, kv: {"token_ids": p, KV: kv, "sampling_params": {"max_tokens": 1}}),
+    "extra arguments": (
+        TOKENS,
+        lambda p, kv: {"token_ids": p, "sampling_params": {"max_tokens": 1, "extra_args": {KV: kv}}},
+    ),
+}
+"""Requests with a handle, by where they enter vLLM and how it turns them into requests to its core."""
 ATTEMPTS = 6
 """Connections that are opened anew; the kernel spreads them over the two API server processes."""
 
@@ -58,6 +78,29 @@ async def test_reports_are_counted(engines: RealEngines, client: Client) -> None
     before = await counts()
     await client.turn(engines.prefill, engines.decode[0], first, one.handle)
     assert [b - a for a, b in zip(before, await counts(), strict=True)] == [1, 339, 288]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_no_way_into_an_engine_leads_round_the_gate(
+    engines: RealEngines, client: Client, way: tuple[str, Callable[[list[int], Any], dict[str, Any]]]
+) -> None:
+    path, write = way
+    one = await client.turn(engines.prefill, engines.decode[0], client.tokens(300))
+    before = await transfers(client, engines.prefill)
+    answer = await client.post(engines.prefill, path, {"max_tokens": 1, **write(client.tokens(390), one.handle)})
+    assert answer.status == 200, answer.body
+    assert await transfers(client, engines.prefill) == before
+
+
+@pytest.mark.parametrize("value", [0, "", [], "words", 7])
+async def test_what_is_no_handle_among_extra_arguments_harms_nobody(
+    engines: RealEngines, client: Client, value: Any
+) -> None:
+    for url in (engines.prefill, engines.decode[0]):
+        body = {"prompt": client.tokens(20), "max_tokens": 2, "vllm_xargs": {KV: value}}
+        answer = await client.post(url, COMPLETIONS, body)
+        assert answer.status == (500 if value else 200)  # vLLM itself refuses what is not empty
+        assert (await client.get(url, "/health")).status_code == 200
 
 
 async def test_vllm_has_the_metrics_that_dashboard_and_alerts_ask_for(engines: RealEngines, client: Client) -> None:
