@@ -95,6 +95,9 @@ class Client:
                     data = line.removeprefix("data: ")
                     yield json.loads(data) if data.startswith("{") else data
 
+    async def request(self, url: str, path: str, body: dict[str, Any]) -> httpx.Response:
+        return await self._http.post(url + path, json=body)
+
     async def get(self, url: str, path: str) -> httpx.Response:
         return await self._http.get(url + path)
 

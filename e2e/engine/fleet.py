@@ -15,10 +15,15 @@ TTL_S: Final = 30
 LEASE_S: Final = 10
 """Short, so that what a test cannot give back is free soon; long for a turn, which takes some tenths of a second."""
 _THINKING = ["--reasoning-parser", "qwen3"]
+_ADAPTERS: Final = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
 _ENGINES: Final[dict[str, tuple[str, Sequence[str], dict[str, str]]]] = {
-    "prefill": ("kv_producer", ["--no-enable-prefix-caching", "--enable-scale-out"], {}),  # with all of vLLM's APIs
+    "prefill": (
+        "kv_producer",
+        ["--no-enable-prefix-caching", "--enable-scale-out"],
+        _ADAPTERS,
+    ),  # with all of vLLM's APIs
     "prefill-cached": ("kv_producer", ["--enable-prefix-caching"], {}),
-    "decode": ("kv_consumer", ["--enable-prefix-caching"], {}),
+    "decode": ("kv_consumer", ["--enable-prefix-caching"], _ADAPTERS),
     "decode-2": ("kv_consumer", ["--enable-prefix-caching", "--api-server-count", "2", *_THINKING], {}),
     "unguarded": ("kv_producer", ["--no-enable-prefix-caching"], {"VLLM_PLUGINS": "another"}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -11,12 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.contract.client import FIRST, Client, eventually
 from e2e.contract.test_histories import transfers
+from e2e.engine import install, server
 from e2e.monitoring.vllm_metrics import FAMILIES
 from kvloop import __version__
 from kvloop.engine.gate import KV
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from e2e.engine.fleet import RealEngines
 
@@ -90,6 +93,24 @@ async def test_no_way_into_an_engine_leads_round_the_gate(
     answer = await client.post(engines.prefill, path, {"max_tokens": 1, **write(client.tokens(390), one.handle)})
     assert answer.status == 200, answer.body
     assert await transfers(client, engines.prefill) == before
+
+
+async def test_an_adapter_loaded_anew_under_its_name_shares_nothing(
+    engines: RealEngines, client: Client, tmp_path: Path
+) -> None:
+    async def load(folder: Path) -> None:
+        for url in (engines.prefill, engines.decode[0]):
+            body = {"lora_name": "changing", "lora_path": str(folder), "load_inplace": True}
+            assert (await client.request(url, "/v1/load_lora_adapter", body)).status_code == 200
+
+    folders = [shutil.copytree(server.model_folder(install.ensure()) / "adapter", tmp_path / name) for name in "ab"]
+    await load(folders[0])
+    prompt = client.tokens(300)
+    one = await client.turn(engines.prefill, engines.decode[0], prompt, model="changing")
+    await load(folders[1])
+    longer = prompt + one.tokens + client.tokens(50)
+    two = await client.turn(engines.prefill, engines.decode[0], longer, one.handle, model="changing")
+    assert two.prefill.report == {"offered": 339, "verified": 0, "reason": "mismatch"}
 
 
 @pytest.mark.parametrize("value", [0, "", [], "words", 7])

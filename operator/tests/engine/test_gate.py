@@ -84,9 +84,10 @@ def test_a_turn_goes_round() -> None:
 
 
 def test_adapter_and_salt_are_part_of_it() -> None:
-    lora: Any = {"lora_request": SimpleNamespace(lora_name="adapter")}
+    lora: Any = {"lora_request": SimpleNamespace(lora_name="adapter", lora_path="/adapters/1")}
+    anew: Any = {"lora_request": SimpleNamespace(lora_name="adapter", lora_path="/adapters/2")}
     handle = Engine().run(prefill_handle(), PROMPT, REPLY, decode_handle(), **lora)
-    for fields, verified in ((lora, 339), ({}, 0), ({**lora, "cache_salt": "salt"}, 0)):
+    for fields, verified in ((lora, 339), ({}, 0), (anew, 0), ({**lora, "cache_salt": "salt"}, 0)):
         engine = Engine()
         engine.run(handle, [*PROMPT, *REPLY, 1, 2], [5], prefill_handle(), **fields)
         assert engine.reports[0].verified == verified

@@ -91,7 +91,8 @@ class Gate:
         prompt = array("I", request.prompt_token_ids or ())  # once: it takes as long as a digest of them
         text_only = not request.mm_features and request.prompt_embeds is None
         lora = request.lora_request
-        key = guard.seed(lora.lora_name if lora is not None else None, request.cache_salt)
+        adapter = f"{lora.lora_name}={lora.lora_path}" if lora is not None else None
+        key = guard.seed(adapter, request.cache_salt)
         over = getattr(request, "abort_immediately", False)
         if over:  # refused before it had a prompt: it only lets go of the blocks that it came to read
             handle.pop(guard.PROMPT_DIGEST, None)

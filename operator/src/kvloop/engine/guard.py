@@ -93,7 +93,10 @@ class Spent(Protocol):
 
 
 def seed(lora: str | None, cache_salt: str | None) -> bytes:
-    """Key of the first link: what else decides a KV block's content, besides the tokens."""
+    """Key of the first link: what else decides a KV block's content, besides the tokens.
+
+    `lora` is the adapter's name and path, as vLLM's own prefix cache tells adapters: names can be loaded anew.
+    """
     text = json.dumps(["kvloop-guard", VERSION, lora or "", cache_salt or ""])
     return blake2b(text.encode(), digest_size=LINK_BYTES).digest()
 
