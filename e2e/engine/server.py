@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -38,13 +39,16 @@ ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
+_PORTS = iter(random.sample(range(20_000, 30_000), 10_000))
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that is free now; none that the kernel gives to connections, which may take it before the engine does."""
+    for port in _PORTS:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port between 20000 and 30000 is free")
 
 
 def model_folder(home: Path) -> Path:
