@@ -172,7 +172,7 @@ def _print(phases: Sequence[Phase], figures: dict[str, float], count: int) -> No
             *(phase.writes, phase.writes / phase.resources, phase.cpu_ms_per_write, phase.reads),
         ]
         table.add_row(phase.name, *("" if value is None else f"{value:.4g}" for value in values))
-    console = Console()
+    console = Console(width=120)  # a file's would be 80, too narrow for the columns
     console.print(table)
     for name, value in figures.items():
         console.print(f"{name.replace('_', ' ')}: {value:.3g}")
