@@ -157,13 +157,19 @@ def judge(cluster: Kubernetes, turns: int, wrong: Sequence[cold.Difference]) -> 
     )
 
 
+def down() -> None:
+    """Remove it all."""
+    with step("removing the demo's cluster, and all in it"):
+        Cluster(NAME).down()
+
+
 def main(show: Callable[[], None] = up) -> None:
     """Exit status: 0 if reuse and answers are as promised, 1 if not or if a step failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["up", "down"], help="up shows the demo, down removes all that it made")
     command = parser.parse_args().command
     try:
-        show() if command == "up" else Cluster(NAME).down()
+        show() if command == "up" else down()
     except (DemoError, ClusterError, LoadError, images.ImageError, AssertionError, subprocess.SubprocessError) as error:
         sys.exit(f"error: {error}")
 

@@ -48,7 +48,7 @@ def up() -> None:
     """
     cluster = Cluster(NAME)
     refs = prepare(cluster)
-    with step("starting two vLLM engines on the CPU: some minutes"):
+    with step("starting two vLLM engines on the CPU: a minute or two on quiet cores"):
         apply(cluster, pods.spec(refs["enginesim"], MODEL))
         cluster.wait(f"{PLURAL}/{NAME}", "condition=Ready", timeout_s=READY_S)
     reads = Reads(engine_url(cluster), [])

@@ -1,7 +1,8 @@
 """From a field of the spec to a vLLM flag or a connector key: one row per tunable, and from which vLLM on it exists.
 
 Sources: `vllm serve --help` and NixlConnector's options in vLLM 0.32.0
-(https://docs.vllm.ai/en/stable/features/nixl_connector_usage/); versions by comparing releases 0.20 to 0.33.
+(https://docs.vllm.ai/en/stable/features/nixl_connector_usage/). Where `since` is set, the row names the pull request;
+in which release it is, tells the source of the releases 0.20 to 0.33.
 """
 
 from collections.abc import Callable
@@ -60,8 +61,10 @@ FLAGS: Final = (
     Flag("engine.shutdownTimeoutSeconds", "shutdown-timeout"),
     Flag("{role}.tensorParallelSize", "tensor-parallel-size"),
     Flag("{role}.prefixCaching", "enable-prefix-caching"),
+    # https://github.com/vllm-project/vllm/pull/32553
     Flag("transfer.bidirectional", "bidirectional_kv_xfer", Where.EXTRA, since=(0, 21), convert=lambda on: on or None),
     Flag("transfer.kvRecomputeThresholdTokens", "kv_recompute_threshold", Where.EXTRA, since=(0, 21)),
+    # https://github.com/vllm-project/vllm/pull/41383
     Flag("transfer.decoderKVBlocksTTLSeconds", "decoder_kv_blocks_ttl", Where.EXTRA, since=(0, 22)),
     Flag("transfer.kvLeaseDurationSeconds", "kv_lease_duration", Where.EXTRA, since=(0, 22)),
     Flag(
@@ -73,10 +76,12 @@ FLAGS: Final = (
 )
 
 EXPIRY_SINCE: Final = (0, 26)
-"""From here on decode's handle tells when its lease ends (vllm pull 47021); the guard refuses one that does not."""
+"""From here on decode's handle tells when its lease ends; the guard refuses one that does not.
+https://github.com/vllm-project/vllm/pull/47021"""
 
 ROLES_SINCE: Final = (0, 24)
-"""From here on kv_both logs a deprecation warning, so P is kv_producer and D kv_consumer."""
+"""From here on kv_both logs a deprecation warning, so P is kv_producer and D kv_consumer.
+https://github.com/vllm-project/vllm/issues/43807"""
 
 KV_ROLE: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 LOAD_FAILURE_POLICY: Final = {Role.PREFILL: "fail", Role.DECODE: "recompute"}
