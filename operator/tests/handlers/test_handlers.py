@@ -4,7 +4,6 @@ import ast
 import gc
 import inspect
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -169,9 +168,8 @@ def test_log_lines_name_their_object(form: str, expected: str, capsys: pytest.Ca
 @pytest.fixture
 def clean_interpreter() -> Iterator[None]:
     """What a process sets for itself alone goes back to what it was."""
-    limit, thresholds = sys.getrecursionlimit(), gc.get_threshold()
+    thresholds = gc.get_threshold()
     yield
-    sys.setrecursionlimit(limit)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
 

@@ -11,7 +11,7 @@ import typer
 from kvloop.api.labels import KIND, PLURAL
 from kvloop.cli.exits import fail
 from kvloop.kube.client import Body
-from kvloop.kube.depth import allow_depth
+from kvloop.kube.depth import any_depth
 from kvloop.kube.errors import ForbiddenError, KubeError, NotFoundError, UnavailableError
 from kvloop.kube.kinds import CUSTOM_RESOURCE
 from kvloop.kube.session import Session
@@ -44,7 +44,6 @@ class Target:
             typer.Exit: 2, after that line.
         """
         session: Session | None = None
-        allow_depth()
         logging.getLogger("kubernetes").setLevel(logging.ERROR)  # what it warns of ends in an error of ours
 
         async def connected() -> T:
@@ -53,7 +52,8 @@ class Target:
                 return await work(session)
 
         try:
-            return asyncio.run(connected())
+            with any_depth():
+                return asyncio.run(connected())
         except NoSuchResourceError as error:
             raise fail(str(error)) from error
         except KubeError as error:

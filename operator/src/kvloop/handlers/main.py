@@ -14,7 +14,7 @@ from kvloop.controller.settings import Settings, parse
 from kvloop.handlers.memories import NoMemories
 from kvloop.handlers.settings import settings as kopf_settings
 from kvloop.handlers.watch import registry
-from kvloop.kube.depth import allow_depth
+from kvloop.kube.depth import any_depth
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +25,13 @@ cycles at each 700th, as Python does by default, takes a tenth of the operator's
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exits with 1 if the operator died of something."""
-    allow_depth()
     settings = parse(arguments)
     gc.freeze()  # what is there now stays
     gc.set_threshold(GC_THRESHOLD)
     configure_logs(settings)
     try:
-        uvloop.run(serve(settings))
+        with any_depth():
+            uvloop.run(serve(settings))
     except Exception as error:
         for cause in causes(error):
             log.critical("the operator ends: %s: %s", type(cause).__name__, cause, exc_info=cause)

@@ -1,6 +1,8 @@
 """How deep an object may be nested that an API server has."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 NESTED: Final = 50_000
@@ -9,6 +11,12 @@ thousand by default: one resource of somebody's would end every watch, and every
 them takes less than 2 MiB of stack."""
 
 
-def allow_depth() -> None:
-    """Let this process read whatever an API server has."""
+@contextmanager
+def any_depth() -> Iterator[None]:
+    """Read whatever an API server has. What users write is read with Python's own limit, before or after."""
+    before = sys.getrecursionlimit()
     sys.setrecursionlimit(NESTED)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
