@@ -86,9 +86,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     engine = EngineSim(config)
+
+    def end() -> None:
+        engine.take_no_more()  # at once: a request that comes after the signal must find it so
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
     await engine.start()
     log.info("Simulated vLLM API server version %s on %s", config.knobs.vllm_version, engine.url)
     ends = (asyncio.create_task(stop.wait()), asyncio.create_task(engine.frontend.engine.wait_until(lambda: False)))

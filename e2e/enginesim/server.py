@@ -113,6 +113,11 @@ class EngineSim:
         await self.drain()
         await self.stop()
 
+    def take_no_more(self) -> None:
+        """Answer no new requests from now on, if there is time to drain."""
+        if self.config.shutdown_timeout > 0:
+            self.frontend.draining.set()
+
     async def drain(self) -> None:
         """Wait as vLLM does on SIGTERM.
 
@@ -121,8 +126,8 @@ class EngineSim:
         are open get neither another byte nor an end until their clients hang up.
         """
         engine = self.frontend.engine
+        self.take_no_more()
         if self.config.shutdown_timeout > 0:
-            self.frontend.draining.set()
             idle = asyncio.create_task(engine.wait_until(lambda: not engine.busy))
             limit = asyncio.create_task(pause(self.clock, self.config.shutdown_timeout))
             _, late = await asyncio.wait((idle, limit), return_when=asyncio.FIRST_COMPLETED)
