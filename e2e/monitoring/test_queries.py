@@ -19,6 +19,9 @@ from e2e.site import resource
 pytestmark = pytest.mark.api
 
 NAMESPACE: Final = "monitored"
+NOWHERE: Final = {"sameZone": "None", "nodeSelector": {"example.com/pool": "nowhere"}}
+"""Where pods may run: on no node, also if other tests in this cluster have simulated ones."""
+UNAVAILABLE: Final = re.compile(r'^kvloop_resource_condition\{condition="Available",.*status="False"\} 1', re.MULTILINE)
 QUERIES: Final = {f"{panel.title}, {q.legend}": q for row in ROWS for panel in row.panels for q in panel.queries}
 
 
@@ -27,8 +30,8 @@ def recording(api_cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("prometheus")
     with OperatorProcess(install(api_cluster), folder / "operator.log") as operator:
         api_cluster.kubectl("create", "namespace", NAMESPACE)
-        api_cluster.apply(resource("demo", NAMESPACE))
-        eventually(lambda: "kvloop_resource_condition{" in httpx.get(f"{operator.url}/metrics", trust_env=False).text)
+        api_cluster.apply(resource("demo", NAMESPACE, placement=NOWHERE))
+        eventually(lambda: UNAVAILABLE.search(httpx.get(f"{operator.url}/metrics", trust_env=False).text))
         with recorded(folder, operator.url) as recording:
             yield recording
         api_cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
@@ -52,5 +55,5 @@ def test_alerts_tell_of_their_trouble(recording: Recording, moment: Moment) -> N
 
 
 def test_alerts_tell_of_nothing_while_all_is_well(recording: Recording) -> None:
-    """But for the resource in the API server, whose pods there is nobody to run."""
+    """But for the resource in the API server, whose pods run nowhere."""
     assert recording.alerts(recording.moments[Moment.WELL]) == {"KvloopUnavailable"}
