@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from e2e.contract.client import FIRST, Client, Turn
+from e2e.contract.client import FIRST, Answer, Client, Turn
 from e2e.contract.engines import Engines, Setup
 from kvloop.engine import guard
 
@@ -116,6 +116,43 @@ async def test_setups_that_hang_for_ever_and_leak_blocks(
     await engines.pass_time(100)
     assert await client.pinned(engines.prefill) == before + -(-len(prompt) // engines.block)
     assert (await client.complete(engines.prefill, client.tokens(50))).status == 200
+
+
+async def preempted(client: Client, url: str, prompt: list[int], handle: dict[str, Any], max_tokens: int) -> Answer:
+    """A streamed prefill leg that loses all its KV after its first token, and has to compute it again."""
+    body = {"model": client.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "seed": 0}
+    more = {"stream": True, "return_token_ids": True, "ignore_eos": True, "kv_transfer_params": handle}
+    answer = Answer(200, {})
+    async for event in client.events(url, "/v1/completions", body | more):
+        answer.events.append(event)
+        if len(answer.events) == 1:
+            reset = await client.request(url, "/reset_prefix_cache?reset_running_requests=true", {})
+            assert reset.status_code == 200
+    assert await client.metric(url, "vllm:num_preemptions_total") > 0
+    return answer
+
+
+async def test_what_is_preempted_after_its_read_is_computed(engines: Engines, client: Client) -> None:
+    prompt, handle = await first_turn(engines, client)
+    leg = await preempted(client, engines.prefill, prompt, handle, 60)
+    tokens = [t for event in leg.events if isinstance(event, dict) for c in event["choices"] for t in c["token_ids"]]
+    assert tokens == await client.cold(engines.prefill, prompt, 60)
+    assert leg.handle is not None
+    assert (await client.complete(engines.decode[0], prompt, leg.handle, 60)).tokens == tokens
+
+
+@pytest.mark.parametrize("setup", [Setup(guarded=False)])
+async def test_without_the_plugin_what_is_preempted_after_its_read_hangs_for_ever(
+    engines: Engines, client: Client
+) -> None:
+    """Observed on vLLM 0.32; its blocks are lost, too."""
+    prompt, handle = await first_turn(engines, client)
+    before = await client.pinned(engines.prefill)
+    with pytest.raises((TimeoutError, httpx.ReadTimeout)):
+        async with asyncio.timeout(0.5):
+            await preempted(client, engines.prefill, prompt, handle, 60)
+    await engines.pass_time(100)
+    assert await client.pinned(engines.prefill) > before
 
 
 @pytest.mark.parametrize(

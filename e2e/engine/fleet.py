@@ -20,7 +20,7 @@ _ENGINES: Final[dict[str, tuple[str, Sequence[str], dict[str, str]]]] = {
     "prefill": (
         "kv_producer",
         ["--no-enable-prefix-caching", "--enable-scale-out"],
-        _ADAPTERS,
+        {**_ADAPTERS, "VLLM_SERVER_DEV_MODE": "1"},
     ),  # with all of vLLM's APIs
     "prefill-cached": ("kv_producer", ["--enable-prefix-caching"], {}),
     "decode": ("kv_consumer", ["--enable-prefix-caching"], _ADAPTERS),

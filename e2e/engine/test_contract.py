@@ -27,6 +27,7 @@ SIMULATED = {
     "test_a_decode_engine_without_bidirectional_transfer_gives_none": _SETUP,
     "test_engines_that_do_not_match_compute_alone_on_decode_and_fail_on_prefill": _SETUP,
     "test_setups_that_hang_for_ever_and_leak_blocks": _SETUP,
+    "test_without_the_plugin_what_is_preempted_after_its_read_hangs_for_ever": _SETUP,
     "test_a_dead_decode_engine_fails_the_leg_and_a_retry_without_the_handle_works": _ENDS,
     "test_a_restarted_decode_engine_refuses_old_handles_and_serves_new_ones": _ENDS,
     "test_a_restarted_prefill_engine_reads_handles_of_before": _ENDS,

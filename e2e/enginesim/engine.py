@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    def __init__(self, config: Config, clock: Clock) -> None:
+    """`guarded`: kvloop's plugin is in the engine core, too."""
+
+    def __init__(self, config: Config, clock: Clock, *, guarded: bool) -> None:
         self.config = config
+        self.guarded = guarded
         self.clock = clock
         self.metrics = Metrics(config)
         self.pool = BlockPool(config.num_blocks, config.block_size, prefix_caching=config.prefix_caching)
@@ -78,6 +81,12 @@ class Engine:
             raise EngineError(str(error)) from error
         finally:
             self._leave(request, finish)
+
+    def reset_prefix_cache(self, *, running: bool) -> None:
+        """Forget all cached prefixes, unless blocks are in use; `running` requests lose theirs if they are to."""
+        for request in self._running if running else ():
+            request.evicted = True
+        self.pool.reset_prefix_cache()
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait for a condition on the queue, the running requests or the leases; raises EngineError at the end."""
@@ -208,6 +217,9 @@ class Engine:
 
     async def _append(self, request: Request, token: int) -> None:
         """Compute the KV of a token that has been sampled."""
+        if request.evicted:
+            await self._preempt(request)
+            return
         position = len(request.prompt) + len(request.output) - 1
         index, offset = divmod(position, self.config.block_size)
         if index == len(request.blocks):
@@ -231,7 +243,10 @@ class Engine:
         self.metrics.preemptions.inc()
         self._running.discard(request)
         self._free(request)
+        request.evicted = False
         await self._admit(request, first=True)
+        if self.connector is not None and not self.guarded and self.connector.match(request, request.local_tokens):
+            await self._hang(request)  # as in `_fetch`
         await self._prefill(request)
 
     def _remember(self, request: Request, tokens: int) -> None:

@@ -42,7 +42,7 @@ class Frontend:
     """One API server on one engine core. `plugin` is what `installed_plugin` returns."""
 
     def __init__(self, config: Config, clock: Clock, plugin: tuple[ModuleType, str] | None) -> None:
-        self.engine = Engine(config, clock)
+        self.engine = Engine(config, clock, guarded=plugin is not None)
         self.features = Features.of(config.knobs.vllm_version)
         self.guard = plugin[0] if plugin is not None else None
         self._groups: int | None = None

@@ -67,6 +67,8 @@ class Request:
     first_token_at: float = 0.0
     tracked: bool = False
     leaked: bool = False
+    evicted: bool = False
+    """Has to give its blocks back."""
     pull: asyncio.Task[None] | None = None
 
     @property

@@ -66,7 +66,8 @@ async def detokenize(http: web.Request) -> web.Response:
 
 
 async def reset_prefix_cache(http: web.Request) -> web.Response:
-    http.app[common.FRONTEND].engine.pool.reset_prefix_cache()
+    running = http.query.get("reset_running_requests") == "true"
+    http.app[common.FRONTEND].engine.reset_prefix_cache(running=running)
     return web.Response()
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CHAT, COMPLETION = "vllm.entrypoints.openai.chat_completion", "vllm.entrypoints.openai.completion"
 ANTHROPIC = "vllm.entrypoints.anthropic"
+FACTORY = "vllm.distributed.kv_transfer.kv_connector.factory"
 
 
 class Core:
@@ -57,6 +58,17 @@ def request() -> SimpleNamespace:
     return SimpleNamespace(**{**fields, "sampling_params": SimpleNamespace(extra_args=extra)})
 
 
+class NixlConnector:
+    """Says of every request that so many tokens beyond those computed are elsewhere."""
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        return request.prompt - num_computed_tokens, True
+
+
+class OtherConnector(NixlConnector):
+    pass
+
+
 class Vllm:
     """The parts of vLLM that the plugin looks at."""
 
@@ -86,11 +98,19 @@ class Vllm:
                 self.inner = await self.create_chat_completion(request, raw_request)
                 return events()
 
+        class Factory:
+            @classmethod
+            def create_connector(cls, connector: type[NixlConnector], role: str) -> NixlConnector:
+                assert role == "scheduler"
+                return connector()
+
         async def events() -> Any:
             yield "data: {}\n\n"
 
         self.llm, self.chat, self.completion, self.messages = AsyncLLM, Chat, Completion, Messages
+        self.factory = Factory
         self.module("vllm", __version__="0.32.0")
+        self.module(FACTORY, KVConnectorFactory=Factory)
         self.module("vllm.v1.engine.async_llm", AsyncLLM=AsyncLLM)
         self.module(
             "vllm.v1.engine",
@@ -232,12 +252,31 @@ async def test_no_tail_where_vllm_sends_the_handle_itself(vllm: Vllm) -> None:
     assert isinstance(await vllm.completion().create_completion(params), Tail)
 
 
+@pytest.mark.parametrize(
+    ("connector", "preemptions", "elsewhere"),
+    [
+        (NixlConnector, 0, (290, True)),
+        (NixlConnector, 1, (0, False)),
+        (OtherConnector, 1, (290, True)),
+    ],
+)
+def test_what_was_preempted_waits_for_no_second_read(
+    vllm: Vllm, connector: type[NixlConnector], preemptions: int, elsewhere: tuple[int, bool]
+) -> None:
+    vllm.start()
+    made = vllm.factory.create_connector(connector, role="scheduler")
+    request = SimpleNamespace(prompt=300, num_preemptions=preemptions)
+    assert made.get_num_new_matched_tokens(request, 10) == elsewhere
+
+
 def test_loading_it_twice_hooks_once(vllm: Vllm) -> None:
+    def hooked() -> list[Any]:
+        return [vllm.llm.__init__, vllm.chat.create_chat_completion, vllm.factory.create_connector]
+
     vllm.start()
-    init, create = vllm.llm.__init__, vllm.chat.create_chat_completion
+    first = hooked()
     vllm.start()
-    assert vllm.llm.__init__ is init
-    assert vllm.chat.create_chat_completion is create
+    assert all(now is before for now, before in zip(hooked(), first, strict=True))
 
 
 class NoAbort(Core):
@@ -277,6 +316,8 @@ def test_a_core_of_another_shape_is_left_alone(
         (CHAT + ".serving", {}, "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat cannot be found"),
         (ANTHROPIC + ".protocol", {}, "AnthropicStreamEvent cannot be found"),
         (COMPLETION + ".serving", {"OpenAIServingCompletion": Core}, "Core.create_completion is not a coroutine"),
+        (FACTORY, {}, "factory.KVConnectorFactory cannot be found"),
+        (FACTORY, {"KVConnectorFactory": Core}, "Core.create_connector is not a class method"),
     ],
 )
 def test_modules_of_another_shape_are_left_alone(

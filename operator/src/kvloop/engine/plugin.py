@@ -1,13 +1,14 @@
 """The plugin that a stock vLLM loads by the entry point ``vllm.general_plugins``: hooks, and what it tells on /metrics.
 
-Two places are hooked, both by public names that are the same from vLLM 0.21 on:
+Three places are hooked, all by public names that are the same from vLLM 0.21 on:
 
 - the front end's client of the engine core, through which everything goes that enters or leaves the core, whatever API
   it came by: `Gate` checks the handles that go in and signs those that come out;
-- the three services whose streams carry no handle before vLLM 0.33: `Tail` adds it.
+- the three services whose streams carry no handle before vLLM 0.33: `Tail` adds it;
+- the engine core's connector, which has a request wait for KV: not for a second time, see `_read_once`.
 
-If anything is not as expected nothing is hooked at all: the engine works as if there was no plugin, says so once in its
-log, and reports ``active="0"``, upon which the router gives it no handles.
+If anything is not as expected neither of the first two is hooked: the engine works as if there was no plugin, says so
+once in its log, and reports ``active="0"``, upon which the router gives it no handles.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ log = logging.getLogger("vllm.kvloop")
 _BOOT_ID = "KVLOOP_BOOT_ID"
 _SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # vLLM makes one if it starts several API server processes
 _CORE_METHODS = {"add_request_async": ["request"], "get_output_async": [], "abort_requests_async": ["request_ids"]}
+_FACTORY = ("vllm.distributed.kv_transfer.kv_connector.factory", "KVConnectorFactory")
+_CONNECTORS = {"NixlConnector", "NixlPullConnector"}  # names of one class, before and since pushing came
 
 
 class _Service(NamedTuple):
@@ -69,7 +72,8 @@ def register() -> None:
     """Called by vLLM in each of its processes, before it builds anything."""
     os.environ.setdefault(_BOOT_ID, uuid.uuid4().hex)  # inherited: one for all processes of this start
     try:
-        engine = _find("vllm.v1.engine.async_llm", "AsyncLLM")
+        engine, factory = _find("vllm.v1.engine.async_llm", "AsyncLLM"), _find(*_FACTORY)
+        _hook_factory(factory)
     except HookError as error:
         _report_inactive(error)
         return
@@ -171,6 +175,37 @@ def _hook_service(owner: Any, method: str) -> None:
         return answer
 
     setattr(owner, method, create)
+
+
+def _hook_factory(factory: Any) -> None:
+    create = getattr(factory, "create_connector", None)
+    if hasattr(create, "__wrapped__"):
+        return
+    if not inspect.ismethod(create):
+        raise HookError(f"{factory.__name__}.create_connector is not a class method")
+
+    @wraps(create)
+    def create_connector(*args: Any, **kwargs: Any) -> Any:
+        connector = create(*args, **kwargs)
+        if type(connector).__name__ in _CONNECTORS:
+            _read_once(connector)
+        return connector
+
+    factory.create_connector = create_connector
+
+
+def _read_once(connector: Any) -> None:
+    """Have a request that was preempted after its read computed.
+
+    vLLM reads for a request only once, but up to 0.32 has one that it preempted wait for its read again, for ever, and
+    keeps its blocks even if it is aborted.
+    """
+    match = connector.get_num_new_matched_tokens
+
+    def get_num_new_matched_tokens(request: Any, *args: Any, **kwargs: Any) -> Any:
+        return (0, False) if getattr(request, "num_preemptions", 0) else match(request, *args, **kwargs)
+
+    connector.get_num_new_matched_tokens = get_num_new_matched_tokens
 
 
 def _find(module: str, name: str) -> Any:
