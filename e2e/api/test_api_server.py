@@ -58,7 +58,7 @@ def test_a_token_that_has_expired(cluster: Cluster, kubeconfig: Path, tmp_path: 
     with OperatorProcess(own, tmp_path / "operator.log", *quick) as process:
 
         def health() -> int:
-            return httpx.get(f"{process.url}/healthz", trust_env=False).status_code
+            return httpx.get(f"{process.url}/healthz", trust_env=False, timeout=60).status_code
 
         with Site(cluster, "default", process).served("expiring") as chat:
             assert health() == 200

@@ -233,7 +233,7 @@ def test_a_child_no_longer_wanted_is_deleted(chat: Site) -> None:
 
 def test_health_metrics_and_logs(chat: Site) -> None:
     operator = chat.operator
-    assert httpx.get(f"{operator.url}/healthz", trust_env=False).json()["canaryAgeSeconds"] < 90
+    assert httpx.get(f"{operator.url}/healthz", trust_env=False, timeout=60).json()["canaryAgeSeconds"] < 90
     assert operator.metric('kvloop_reconcile_total{result="ok"}') >= 1
     assert operator.metric('kvloop_api_requests_total{code="200",kind="StatefulSet",verb="apply"}') >= 2
     assert operator.metric('kvloop_build_info{version="0.1.0"}') == 1

@@ -119,7 +119,7 @@ def test_a_deaf_operator_fails_its_liveness_probe_and_recovers(kubeconfig: Path,
     with OperatorProcess(through, tmp_path / "operator.log", "--canary-seconds=1", "--request-seconds=2") as process:
 
         def health() -> int:
-            return httpx.get(f"{process.url}/healthz", trust_env=False).status_code
+            return httpx.get(f"{process.url}/healthz", trust_env=False, timeout=60).status_code
 
         eventually(lambda: process.metric("kvloop_canary_age_seconds") < 2)
         assert health() == 200

@@ -53,7 +53,9 @@ def system(node_cluster: Client, namespace: str, refs: dict[str, str]) -> Iterat
 
 def ask(url: str) -> str:
     question = {"model": "Qwen/Qwen3-32B", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=question, trust_env=False).raise_for_status().json()
+    answer = (
+        httpx.post(f"{url}/v1/chat/completions", json=question, trust_env=False, timeout=60).raise_for_status().json()
+    )
     return str(answer["choices"][0]["message"]["content"])
 
 
@@ -68,7 +70,7 @@ def test_installed_it_serves_and_uninstalled_its_engines_still_do(
     url = f"http://{node_cluster.get('service', 'demo', namespace)['spec']['clusterIP']}:8000"
     first = ask(url)
     (pod,) = node_cluster.items("pods", f"--namespace={system}")
-    metrics = httpx.get(f"http://{pod['status']['podIP']}:8080/metrics", trust_env=False).text
+    metrics = httpx.get(f"http://{pod['status']['podIP']}:8080/metrics", trust_env=False, timeout=60).text
     assert 'kvloop_reconcile_total{result="ok"}' in metrics
     before = {pod["metadata"]["uid"] for pod in node_cluster.items("pods", f"--namespace={namespace}")}
     helm("uninstall", "kvloop", "--namespace", system, "--wait", kubeconfig=node_cluster.kubeconfig)

@@ -118,7 +118,7 @@ class OperatorProcess:
 
     def metric(self, sample: str) -> float:
         """Value of a sample, as `name{label="value"}` of /metrics; 0 if there is none."""
-        for line in httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", trust_env=False, timeout=60).text.splitlines():
             name, _, value = line.rpartition(" ")
             if name == sample:
                 return float(value)

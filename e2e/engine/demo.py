@@ -36,7 +36,7 @@ class Reads:
 
     def sample(self, name: str) -> float:
         """A sample of its /metrics, 0 if there is none."""
-        lines = httpx.get(f"{self.url}/metrics", trust_env=False).raise_for_status().text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", trust_env=False, timeout=60).raise_for_status().text.splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)), 0.0)
 
 

@@ -31,7 +31,7 @@ def recording(api_cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> 
     with OperatorProcess(install(api_cluster), folder / "operator.log") as operator:
         api_cluster.kubectl("create", "namespace", NAMESPACE)
         api_cluster.apply(resource("demo", NAMESPACE, placement=NOWHERE))
-        eventually(lambda: UNAVAILABLE.search(httpx.get(f"{operator.url}/metrics", trust_env=False).text))
+        eventually(lambda: UNAVAILABLE.search(httpx.get(f"{operator.url}/metrics", trust_env=False, timeout=60).text))
         with recorded(folder, operator.url) as recording:
             yield recording
         api_cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")

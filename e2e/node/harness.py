@@ -145,7 +145,7 @@ class NodeSite(Site):
     def reuse(self, name: str = "chat") -> ReuseSummary:
         """What the only router says itself."""
         (pod,) = (pod for pod in self.pods("router", name) if is_ready(pod))
-        answer = httpx.get(f"http://{pod['status']['podIP']}:{ROUTER_ADMIN}/reuse", trust_env=False)
+        answer = httpx.get(f"http://{pod['status']['podIP']}:{ROUTER_ADMIN}/reuse", trust_env=False, timeout=60)
         return ReuseSummary.model_validate_json(answer.raise_for_status().content)
 
     def log(self, name: str = "chat") -> list[Body]:
@@ -207,7 +207,7 @@ def restarts(pod: Body) -> int:
 
 def metrics(pod: Body, port: int = ENGINE_HTTP) -> "Metrics":
     """/metrics of a pod."""
-    answer = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False)
+    answer = httpx.get(f"http://{pod['status']['podIP']}:{port}/metrics", trust_env=False, timeout=60)
     return Metrics(answer.raise_for_status().text)
 
 

@@ -233,7 +233,7 @@ async def test_every_event_reaches_the_client_as_it_comes(setup: Setup) -> None:
     body = orjson.dumps({"messages": [user("hi")], "stream": True})
     async with setup.router.session.post(setup.router.url + "/v1/chat/completions", data=body) as answer:
         seen = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not seen.endswith(first):
                 seen += await answer.content.readany()
         last.set()
@@ -245,7 +245,7 @@ async def _hang_up(setup: Setup, begun: asyncio.Event, **fields: Any) -> None:
     """Send a turn, and hang up when an engine has it."""
     body = {"messages": [user("hi")], **fields}
     task = asyncio.ensure_future(setup.router.post(body))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -197,7 +197,7 @@ async def test_a_server_that_hangs_costs_a_miss_within_the_deadline() -> None:
         store = connect(server.url, timeoutSeconds=0.05)
         await store.put(b"k", A, 60)
         server.open.clear()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             assert await store.take([b"k"]) == Found(reason="store_unavailable")
             assert await store.put(b"k2", A, 60) == []
         server.open.set()
@@ -223,7 +223,7 @@ async def test_late_replies_are_never_another_call_s() -> None:
 @pytest.mark.parametrize("trouble", ["down", "cut", "garbage"])
 async def test_turns_are_served_while_the_server_is_in_trouble_and_reuse_comes_back(trouble: str) -> None:
     async with FakeEngine("prefill") as p, FakeEngine("decode") as d, FakeValkey() as server:
-        valkey = {"valkey": {"url": server.url, "timeoutSeconds": 0.5}}
+        valkey = {"valkey": {"url": server.url, "timeoutSeconds": 5}}
         async with Router(config([p.url], [d.url], store=valkey)) as router:
             await router.chat(*TURN_1)
             await router.chat(*TURN_2)

@@ -149,7 +149,7 @@ def test_on_uvloop_as_in_the_operator() -> None:
         bench = Bench()
         for delay in (60, 0, 60):
             bench.queue.add_after("a", delay)
-        await bench.run(workers=1, seconds=0.05)
+        await bench.run(workers=1, seconds=0.5)
         assert [key for _, key in bench.log] == ["a"]
 
     uvloop.run(scenario())

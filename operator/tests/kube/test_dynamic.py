@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -15,8 +17,8 @@ from kvloop.kube.transport import Timing
 from .server import Server, status
 
 TIMING = Timing(
-    request_seconds=0.3,
-    connect_seconds=0.3,
+    request_seconds=60,
+    connect_seconds=60,
     attempts=3,
     backoff_seconds=0.001,
     backoff_limit_seconds=0.05,
@@ -42,14 +44,20 @@ def calls() -> list[tuple[str, str, int]]:
     return []
 
 
+@asynccontextmanager
+async def client(server: Server, calls: list[tuple[str, str, int]], timing: Timing) -> AsyncIterator[DynamicKube]:
+    async with server.running() as configuration:
+        made = DynamicKube(
+            ApiClient(configuration), timing, lambda verb, kind, code, _: calls.append((verb, kind, code))
+        )
+        yield made
+        await made.close()
+
+
 @pytest.fixture
 async def kube(server: Server, calls: list[tuple[str, str, int]]) -> AsyncIterator[DynamicKube]:
-    async with server.running() as configuration:
-        client = DynamicKube(
-            ApiClient(configuration), TIMING, lambda verb, kind, code, _: calls.append((verb, kind, code))
-        )
-        yield client
-        await client.close()
+    async with client(server, calls, TIMING) as made:
+        yield made
 
 
 async def test_apply_is_server_side_with_force_and_our_name_and_leaves_the_body_alone(
@@ -160,19 +168,20 @@ async def test_the_wait_that_the_server_asks_for_is_kept_up_to_a_limit(kube: Dyn
     loop = asyncio.get_running_loop()
     begin = loop.time()
     await kube.get("Pod", "team", "p")
-    assert TIMING.backoff_limit_seconds <= loop.time() - begin < 5
+    assert loop.time() - begin >= TIMING.backoff_limit_seconds
 
 
 async def test_a_server_that_does_not_answer_is_not_waited_for(
-    kube: DynamicKube, server: Server, calls: list[tuple[str, str, int]]
+    server: Server, calls: list[tuple[str, str, int]]
 ) -> None:
     async def never() -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
     server.answers = [never]
-    with pytest.raises(UnavailableError, match="TimeoutError"):
-        await kube.get("Pod", "team", "p")
+    async with client(server, calls, replace(TIMING, request_seconds=0.3)) as kube:
+        with pytest.raises(UnavailableError, match="TimeoutError"):
+            await kube.get("Pod", "team", "p")
     assert calls == [("get", "Pod", 0)] * 3
 
 
