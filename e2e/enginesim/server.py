@@ -93,14 +93,13 @@ class EngineSim:
 
     async def start(self) -> None:
         await self.frontend.engine.start()
-        runner = web.AppRunner(
+        self._runner = runner = web.AppRunner(
             application(self.frontend), handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
         await runner.setup()
         self._site = web.TCPSite(runner, self.config.host or "0.0.0.0", self.config.port)
         await self._site.start()
         self.port = runner.addresses[0][1]
-        self._runner = runner
 
     async def stop(self) -> None:
         """End at once, as by SIGKILL: open connections are cut."""
@@ -140,7 +139,13 @@ class EngineSim:
         await engine.wait_until(lambda: engine.load == 0)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        starting = asyncio.ensure_future(self.start())
+        try:
+            await asyncio.shield(starting)  # asyncio loses the sockets of a server whose start is cancelled
+        except BaseException:
+            await asyncio.wait([starting])
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(

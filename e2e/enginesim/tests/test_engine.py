@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -196,3 +197,15 @@ async def test_decode_may_give_nothing_back(stack: AsyncExitStack) -> None:
     handle = await first_leg(p, {"do_remote_decode": True})
     assert handle["do_remote_prefill"], "prefill's blocks travel as ever"
     assert await first_leg(d, handle) is None
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+async def test_a_start_that_is_cancelled_leaves_nothing_open(stack: AsyncExitStack, steps: int) -> None:
+    """Sockets that are left open are errors, as soon as the collector finds them."""
+    entering = asyncio.ensure_future(stack.enter_async_context(EngineSim(CONFIG, plugin=None)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    entering.cancel()
+    await asyncio.gather(entering, return_exceptions=True)
+    del entering
+    gc.collect()
